@@ -46,6 +46,7 @@ def _own(name, default):
 
 def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
+    from jobqueue.maintenance import gate_sweep
     from jobqueue.worker import supervisor
     from jobqueue.worker.monitor import housekeeping, monitor, stopping
     from jobqueue.worker.run import pool
@@ -61,6 +62,8 @@ def _be_patient():
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
     worker_options.LIVE_SECONDS_MIN = _own("LIVE", worker_options.LIVE_SECONDS_MIN)
+    if "JOBQUEUE_TEST_GATE_SWEEP_SECONDS" in os.environ:
+        gate_sweep.GateSweep.__init__.__defaults__ = (_own("GATE_SWEEP", None),)
     housekeeping.BATCH = int(os.environ.get("JOBQUEUE_TEST_REAP_BATCH", housekeeping.BATCH))
 
 

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +10,13 @@ from pathlib import Path
 from django.db import OperationalError, connection
 
 from tests.launch import ROOT, launch
-from tests.patience import patient, wait_until
+from tests.patience import wait_until
 from tests.process.probe import nothing_is_open
 
 # Short are the heartbeats: no lease must run out because a busy machine lets nobody renew it for some seconds. Tests
 # of a lease that runs out let it do so by expire(). And no job is to be given back
 # because a test was late to open its gate.
-SHORT = ("--lease", "20s", "--heartbeat", "0.5s", "--shutdown-timeout", "600s")
+SHORT = ("--lease", "20s", "--heartbeat", "0.5s", "--shutdown-timeout", "2h")
 
 # So long that nothing is ever reaped. The heartbeats leave the monitor time to see the server unlock the rows of a dead
 # child, see UNLOCKED_SECONDS there.
@@ -53,30 +52,37 @@ class Group:
         """Wait until it has printed `words`: a log line may come after the change in the database that it tells of."""
         wait_until(lambda: words in self.text(), what=f"the words {words!r}")
 
-    def wait(self, seconds=30):
+    def has_ended(self):
+        """Whether the command itself has, whatever it has forked."""
+        return self.process.poll() is not None
+
+    def wait(self):
         """Its exit status."""
         try:
-            return self.process.wait(patient(seconds))
-        except subprocess.TimeoutExpired:
+            wait_until(self.has_ended, what="the end of the command")
+        except AssertionError:
             # Its threads' stacks say where it stands; after them there may be no room for what it said before.
             said = self.text()[-4000:]
             with suppress(ProcessLookupError):
                 self.signal(signal.SIGQUIT)
-                time.sleep(2)
+                self._let_speak(2)
                 # What jobs have forked or started is not told by the supervisor.
                 self._ask_for_stacks()
-                time.sleep(1)
             raise AssertionError(f"still running:\n{said}\n{self.text()[-12_000:]}") from None
+        return self.process.poll()
+
+    def wait_told_again(self, number):
+        """Its exit status, after a second signal `number`: two that come before the first is handled are one."""
+        wait_until(lambda: self.has_ended() or self.signal(number), what="the end of the command")
+        return self.process.poll()
 
     def causes(self, event, what):
         """Wait for `event`; without it, `what` and all that was printed are the failure. At once if the group ends."""
-        until = time.monotonic() + patient(20)
-        while not event.wait(0.1):
-            if self.process.poll() is None and time.monotonic() < until:
-                continue
+        with suppress(AssertionError):
+            wait_until(lambda: event.is_set() or self.has_ended())
+        if not event.is_set():
             said = self.text()[-8000:]
             self._ask_for_stacks()
-            time.sleep(1)
             raise AssertionError(f"{what}:\n{said}\n{self.text()[-12_000:]}")
 
     def signal(self, number):
@@ -98,7 +104,13 @@ class Group:
                 with self.output.open("a") as sink:
                     sink.write(f"\n== process {pid}, child of {self._parent(pid)}, waits in {comm} ==\n")
                 os.kill(pid, signal.SIGUSR2)
-                time.sleep(0.2)
+                self._let_speak(0.2)
+        self._let_speak(1)
+
+    @staticmethod
+    def _let_speak(seconds):
+        """The test has failed already: leave what hangs the time to say where."""
+        time.sleep(seconds)
 
     @staticmethod
     def _parent(pid):
@@ -147,7 +159,7 @@ class Group:
         if self.members():
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(patient(10))
+        self.wait()
         wait_until(lambda: not self.members(), what="the end of all processes")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from django.db import connection
 
+from tests.blocking import let_lists_expire
 from tests.factories import expire, job, seconds_from_now
 from tests.patience import patient, wait_until
 from tests.settings import VENDOR
@@ -75,7 +76,7 @@ def age_of(pid):
 
 def metric(port, name):
     """One figure of /metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patient(5)) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patient()) as answer:
         found = re.search(rf"^jobqueue_worker_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
     return float(found[1])
 
@@ -92,8 +93,7 @@ def _open_transactions():
     if VENDOR == "sqlite":
         return int(_is_being_written())
     if connection.vendor == "mysql":
-        # The server's view of transactions is only made anew when nobody has looked for 100 ms.
-        time.sleep(0.15)
+        let_lists_expire()
     with connection.cursor() as cursor:
         cursor.execute(OPEN["postgres" if VENDOR == "postgres" else "mysql"])
         return cursor.fetchone()[0]
@@ -115,22 +115,31 @@ def wait_until_asleep(pids):
     One that looks at the queue every few milliseconds wakes for each look, and on a busy machine it may wait for its
     turn meanwhile, which is no sleep.
     """
-    wait_until(lambda: _sleeps(pids), what="processes that sleep")
+    seen, since = None, 0.0
+
+    def look():
+        nonlocal seen, since
+        found = [sleeps_of(pid) for pid in pids]
+        if None in found or found != seen:
+            seen, since = found, time.monotonic()
+        return time.monotonic() - since > 1
+
+    wait_until(look, what="processes that sleep")
 
 
-def _sleeps(pids):
-    before = [_wakings(pid) for pid in pids]
-    if None in before:
-        return False
-    time.sleep(1)
-    return [_wakings(pid) for pid in pids] == before
-
-
-def _wakings(pid):
+def sleeps_of(pid):
     """How often the main thread has gone to sleep; None if it does not sleep now."""
     try:
-        status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+        words = _status(pid)
     except OSError:
         return None
-    words = dict(line.split(":", 1) for line in status.splitlines())
-    return words["voluntary_ctxt_switches"].strip() if words["State"].split()[0] == "S" else None
+    return int(words["voluntary_ctxt_switches"]) if words["State"].split()[0] == "S" else None
+
+
+def turns_of(pid):
+    """How often the main thread has gone to sleep: at least once in each turn of its loop."""
+    return int(_status(pid)["voluntary_ctxt_switches"])
+
+
+def _status(pid):
+    return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines())

@@ -153,7 +153,7 @@ def test_a_worker_that_can_start_nothing_waits_and_stops_when_told(crowded):
     wait_until(lambda: refusals(group), what="the refusal")
     assert group.members() == [group.pid]
     group.signal(signal.SIGTERM)
-    assert group.wait(10) == 0
+    assert group.wait() == 0
     assert "Traceback" not in group.text()
 
 
@@ -170,7 +170,7 @@ def test_a_supervisor_that_has_lost_monitor_and_children_stops_when_told(crowded
     for pid in others:
         os.kill(pid, signal.SIGKILL)
     group.signal(signal.SIGTERM)
-    group.wait(15)
+    group.wait()
     assert "Traceback" not in group.text()
 
 

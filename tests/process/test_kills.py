@@ -3,7 +3,7 @@
 import os
 import random
 import signal
-import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -165,7 +165,7 @@ def test_the_second_signal_leaves_at_once_and_gives_everything_back(worker, evid
     group.signal(number)
     group.prints("stopping")
     group.signal(number)
-    assert group.wait(8) == 128 + number
+    assert group.wait() == 128 + number
     assert not group.members()
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
     assert not JobAttempt.objects.exists()
@@ -179,7 +179,7 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_given_back(worker, evidence
     group = worker(*LONG, "--shutdown-timeout", "500ms")
     started(evidence)
     group.signal(signal.SIGTERM)
-    group.wait(10)
+    group.wait()
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
     assert not group.members()
 
@@ -189,7 +189,7 @@ def test_a_running_job_sees_that_its_worker_stops(worker, evidence):
     group = worker()
     started(evidence)
     group.signal(signal.SIGTERM)
-    assert group.wait(20) == 0
+    assert group.wait() == 0
     assert (state(job_id), evidence.read("effect")[0][5]) == ("DONE", "1")
 
 
@@ -299,8 +299,8 @@ def test_killed_connections_lose_nothing(worker, evidence, rounds):
     for number in range(rounds):
         wait_until(lambda: len(evidence.read("effect")) >= 40 * (number + 1) or all_done())  # noqa: B023
         killed += kill_sessions()
-    deadline = time.monotonic() + patient(30)
-    wait_until(lambda: all_done() or time.monotonic() > deadline)
+    with suppress(AssertionError):  # what is left says more
+        wait_until(all_done)
     left = Job.objects.exclude(status=Job.Status.DONE).values_list("pk", "status", "fence", "locked_by", "lock_until")
     assert list(left) == [], f"{len(evidence.read('effect'))} effects; now {now()}\n{group.text()[-3000:]}"
     assert killed >= rounds

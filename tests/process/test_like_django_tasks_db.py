@@ -79,7 +79,7 @@ def test_due_jobs_run_by_priority_then_by_age_later_ones_when_due_and_an_idle_wo
     wait_until(lambda: not Job.objects.leased().exists())
     group.signal(signal.SIGTERM)
     # Not after --shutdown-timeout, for which nobody here would wait.
-    assert group.wait(5) == 0
+    assert group.wait() == 0
     assert not group.members()
 
 

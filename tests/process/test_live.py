@@ -46,10 +46,13 @@ class Watched:
 
     def stays_live(self):
         """It is live at each look for longer than its limit."""
-        until = time.monotonic() + 1.5 * self.seconds
-        while time.monotonic() < until:
+        over_at = time.monotonic() + 1.5 * self.seconds
+
+        def look():
             assert self.ask() == (200, "live\n")
-            time.sleep(0.2)
+            return time.monotonic() > over_at
+
+        wait_until(look, what="the end of the time in which it might have died")
 
 
 @pytest.fixture

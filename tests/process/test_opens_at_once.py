@@ -1,7 +1,5 @@
 """A worker that polls once an hour starts at once what opens again, also on databases that notify nobody."""
 
-import time
-
 import pytest
 
 from jobqueue import flow
@@ -9,13 +7,13 @@ from jobqueue.models import Gate, GateWait, Job, Worker
 from tests.app import tasks
 from tests.factories import enqueue_times
 from tests.marks import committed
-from tests.patience import patient, wait_until
+from tests.patience import wait_until
 from tests.process.probe import wait_until_asleep
 
 pytestmark = committed
 RARELY = ("--poll", "3600s..5400s", "--lease", "600s", "--concurrency", 4)
-#: what is promised within 0.3 s where the machine has nothing else to do
-AT_ONCE = 0.3
+#: no repair either finds it within an hour: so whatever starts was told, however long a busy machine takes for that
+UNSWEPT = {"JOBQUEUE_TEST_GATE_SWEEP_SECONDS": "3600"}
 
 
 def done():
@@ -62,33 +60,26 @@ def breaker():
 def test_a_job_starts_at_once_when_its_way_is_open_again(shut, worker):
     let_go = shut()
     enqueue_times(3, tasks.add.using(dependency="stripe"), 1, 1)
-    worker(*RARELY)
+    worker(*RARELY, **UNSWEPT)
     wait_until_idle()
     assert done() == 0
-    before = time.monotonic()
     let_go()
     wait_until(lambda: done() == 3, what="the end of all jobs")
-    assert time.monotonic() - before < patient(AT_ONCE)
 
 
 def test_jobs_start_as_their_tokens_come(worker):
     flow.set_limit("default", task=tasks.add, rate="30/m")
     enqueue_times(4, tasks.add, 1, 1)
-    worker(*RARELY)
-    wait_until(lambda: done() == 1, what="the first job")
-    before = time.monotonic()
+    worker(*RARELY, **UNSWEPT)
     wait_until(lambda: done() == 4, what="the end of all jobs")
-    assert time.monotonic() - before < 6 + patient(AT_ONCE)
 
 
 def test_a_limit_that_is_raised_lets_the_next_jobs_start_while_others_run(worker, gate):
     flow.set_limit("default", task=tasks.gated, concurrency=1)
     enqueue_times(3, tasks.gated, str(gate))
-    worker(*RARELY)
+    worker(*RARELY, **UNSWEPT)
     wait_until(lambda: Job.objects.filter(status=Job.Status.PROCESSING).count() == 1, what="the first job")
     wait_until(lambda: GateWait.objects.count() == 2 and Gate.objects.exists(), what="two that wait")
-    before = time.monotonic()
     flow.set_limit("default", task=tasks.gated, concurrency=3)
     wait_until(lambda: Job.objects.filter(status=Job.Status.PROCESSING).count() == 3, what="all three")
-    assert time.monotonic() - before < patient(AT_ONCE)
     gate.touch()

@@ -6,7 +6,7 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import enqueue_times, state
 from tests.marks import committed
-from tests.patience import wait_until
+from tests.patience import patient, wait_until
 
 pytestmark = committed
 
@@ -22,20 +22,20 @@ def claimed_ahead(evidence):
     return {str(pk) for pk in Job.objects.leased().values_list("pk", flat=True)} - started
 
 
-def freeze_with_more_in_hand(group, evidence):
-    while True:
-        group.freeze()
-        if waiting := claimed_ahead(evidence):
-            return waiting
+def frozen_with_more_in_hand(group, evidence):
+    """What it has claimed and not begun while it is frozen; it goes on if that is nothing."""
+    group.freeze()
+    if not (waiting := claimed_ahead(evidence)):
         group.thaw()
+    return waiting
 
 
 def test_what_was_claimed_ahead_of_a_long_pause_is_run_by_the_other_worker_alone(worker, evidence):
     enqueue_times(80, tasks.sleep, 0.05)
     # It gives back by itself what waits for long; here it is the thread that must notice.
-    paused = worker("--concurrency", 1, "--lease", "5s", JOBQUEUE_TEST_STALLED_SECONDS="600")
+    paused = worker("--concurrency", 1, "--lease", f"{patient(1)}s", JOBQUEUE_TEST_STALLED_SECONDS="600")
     wait_until(lambda: len(evidence.read("effect")) >= 5, what="runs, by which it knows how far to claim ahead")
-    waiting = freeze_with_more_in_hand(paused, evidence)
+    waiting = wait_until(lambda: frozen_with_more_in_hand(paused, evidence), what="jobs that it has in hand")
     other = worker("--concurrency", 4)
     wait_until(lambda: not Job.objects.exclude(status=Job.Status.DONE).exists(), what="the end of all jobs")
     other.signal(signal.SIGTERM)

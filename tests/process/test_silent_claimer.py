@@ -24,7 +24,7 @@ def idle(start, proxied):
     def idle(lease_seconds=None):
         _, through = proxied
         # After half of it a connection is cut, and on a busy machine one that only waits should not be.
-        lease = f"{lease_seconds or min(20, round(patient(2)))}s"
+        lease = f"{lease_seconds or round(patient(2))}s"
         group = start("runworker", "--lease", lease, "--heartbeat", "0.5s", "--concurrency", 2, **through)
         wait_until(lambda: Worker.objects.filter(stopped_at__isnull=True).exists(), what="a registered child")
         return group

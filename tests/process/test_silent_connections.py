@@ -1,7 +1,8 @@
 """Any other connection of a worker or a relay may hang: whoever waits for it goes on with another one."""
 
 import json
-import time
+import os
+import signal
 
 import pytest
 
@@ -18,7 +19,14 @@ CUT = "the database has not answered"
 #: how a session is made as good as new; MySQL's is a command without a text
 RESET = rb"DISCARD ALL" if VENDOR == "postgres" else rb"(?s)\A...\x00\x11"
 #: after half of it a connection is cut, and on a busy machine one that only waits should not be
-LEASES = ("--lease", f"{min(20, round(patient(2)))}s", "--heartbeat", "0.5s")
+LEASES = ("--lease", f"{round(patient(2))}s", "--heartbeat", "0.5s")
+
+
+def opens_a_connection(file, group, pid):
+    """Whether a thread of a process, which has come through this file, is about to; see tests.settings_process."""
+    os.kill(pid, signal.SIGUSR2)
+    stacks = group.text().split("(most recent call first)")
+    return any(file in stack and "in get_new_connection" in stack for stack in stacks)
 
 
 def delivered(event_id):
@@ -75,8 +83,8 @@ def test_an_end_is_written_although_the_connection_for_it_hangs_while_it_is_open
     job_id = tasks.add.enqueue(1, 2).id
     group.causes(proxy.holed, "no connection was opened")
     wait_until(lambda: job(job_id).fence, what="the claim")
-    # Nothing shows that the thread which writes ends opens its connection now; on a slow machine this sees less.
-    time.sleep(1)
+    child = Worker.objects.get().pid
+    wait_until(lambda: opens_a_connection("settler.py", group, child), what="the thread that writes ends")
     proxy.deaf.clear()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert job(job_id).attempts == 0

@@ -10,10 +10,10 @@ from jobqueue.models import Worker
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.app import tasks
-from tests.factories import job, state
+from tests.factories import job, now, state
 from tests.marks import committed, finding
 from tests.patience import patient, wait_until
-from tests.process.probe import free_port, starts
+from tests.process.probe import free_port, starts, turns_of
 from tests.proofs.test_probes import get
 from tests.settings import VENDOR
 
@@ -54,14 +54,15 @@ def test_a_child_whose_leases_nobody_renews_claims_nothing_and_tells_its_jobs_to
     others = [pid for pid in group.members() if pid != child]
     # Supervisor and monitor hang, and whatever else there is.
     group.freeze(*others)
-    over = time.monotonic() + lease_seconds
+    frozen_at = now()
     wait_until(lambda: evidence.read("effect"), what="a job that has seen that it should stop")
     assert evidence.read("effect")[0][5] == "1"
     # Even if it saw it before all was frozen, because the monitor of a busy machine was late:
-    wait_until(lambda: time.monotonic() > over, what="the end of the time in which jobs are claimed")
+    over = frozen_at + timedelta(seconds=lease_seconds)
+    wait_until(lambda: now() > over, what="the end of the time in which jobs are claimed")
     waiting = tasks.add.enqueue(1, 1).id
-    # Nothing shows that it is looked at and left: on a slow machine this sees less.
-    time.sleep(1)
+    turns = turns_of(child)
+    wait_until(lambda: turns_of(child) >= turns + 20, what="turns of its loop that pass the job by")
     assert state(waiting) == "READY"
     group.thaw(*others)
     wait_until(lambda: state(waiting) == "DONE", what="the job that waited")

@@ -6,7 +6,7 @@ from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import enqueue_times
 from tests.marks import committed, finding
-from tests.patience import wait_until
+from tests.patience import patient, wait_until
 from tests.process.harness import kill_sessions
 from tests.settings import VENDOR
 
@@ -21,7 +21,9 @@ def work(start, proxied):
 
     def work(needle):
         proxy.arm(needle)
-        group = start("runworker", "--lease", "10s", "--heartbeat", "0.5s", "--concurrency", 2, **through)
+        group = start(
+            "runworker", "--lease", f"{round(patient(2))}s", "--heartbeat", "0.5s", "--concurrency", 2, **through
+        )
         group.causes(proxy.holed, "no end was written")
         return group
 

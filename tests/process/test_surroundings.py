@@ -69,7 +69,7 @@ def test_children_of_a_supervisor_that_died_while_they_started_do_not_stay(worke
     group = worker(JOBQUEUE_TEST_IMPORT_GATE=str(gate))
     wait_until(reached.exists, what="the import")
     os.kill(group.pid, signal.SIGKILL)
-    group.process.wait(patient(5))
+    group.wait()
     gate.touch()
     wait_until(lambda: not group.members(), what="the end of its processes")
 
@@ -80,10 +80,13 @@ def test_a_database_that_is_silent_at_the_start_does_not_keep_sigterm_waiting(wo
         scheme = "postgres" if VENDOR == "postgresql" else VENDOR.replace("mariadb", "mysql")
         url = f"{scheme}://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
         group = worker(**{f"JOBQUEUE_TEST_{VENDOR.upper()}_URL": url})
-        silent.settimeout(patient(20))
+        silent.settimeout(patient())
         conversation, _ = silent.accept()
         group.signal(signal.SIGTERM)
-        assert group.wait(10) == 0
+        assert group.wait() == 0
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()  # it has left without another try: so it did not wait for the end of the first one
         conversation.close()
 
 
@@ -107,7 +110,7 @@ def test_a_job_that_hangs_does_not_outlive_a_killed_supervisor_for_longer_than_t
     group = worker("--shutdown-timeout", "1s")
     wait_until(lambda: evidence.read("start"), what="the start")
     os.kill(group.pid, signal.SIGKILL)
-    group.process.wait(patient(5))
+    group.wait()
     wait_until(lambda: not group.members(), what="the end of its processes")
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
 

@@ -69,7 +69,7 @@ def test_a_receiver_that_hangs_costs_no_job_and_no_lease(worker, evidence, tmp_p
     assert (job(long).attempts, job(long).fence) == (0, 1)
     assert len(evidence.read("finished")) == 1
     group.signal(15)
-    assert group.wait(20) == 0
+    assert group.wait() == 0
 
 
 def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worker, evidence):
@@ -78,7 +78,7 @@ def test_a_receiver_of_job_done_that_hangs_keeps_no_end_from_being_written(worke
     wait_until(lambda: {state(job_id) for job_id in ids} == {"DONE"})
     assert len(evidence.read("done")) == 1
     group.signal(15)
-    assert group.wait(20) == 0
+    assert group.wait() == 0
 
 
 def test_a_receiver_of_job_done_that_leaves_a_transaction_open_undoes_no_end(worker, evidence):

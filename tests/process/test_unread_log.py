@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import time
-from contextlib import suppress
 
 import pytest
 
@@ -12,7 +9,7 @@ from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, state
 from tests.marks import committed, finding
-from tests.patience import patient, wait_until
+from tests.patience import wait_until
 from tests.process.probe import let_run_out, renewed, starts
 from tests.process.test_busy_monitor import lapse
 
@@ -76,13 +73,7 @@ def test_the_second_sigterm_ends_a_worker_that_nobody_reads(start, pipe, evidenc
     group = start(*OPTIONS, prefix=pipe.prefix)
     starts(evidence)
     pipe.fill()
-    until = time.monotonic() + patient(20)
-    while group.process.poll() is None and time.monotonic() < until:
-        # Two that come before the first is handled are one: so more than two, if need be.
-        group.signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            group.process.wait(1)
-    assert group.process.poll() == 128 + signal.SIGTERM
+    assert group.wait_told_again(signal.SIGTERM) == 128 + signal.SIGTERM
     assert (state(job_id), job(job_id).attempts) == ("READY", 0)
     wait_until(lambda: not group.members(), what="the end of all processes")
 
