@@ -33,19 +33,53 @@ def test_drain_runs_everything_once_and_exits_0(worker, evidence, options):
     assert not group.members()
 
 
-def test_a_drained_worker_has_registered_and_signed_off(worker):
-    make_job("webhooks")
-    worker("--drain", "--worker-name", "tester").wait()
-    (row,) = Worker.objects.all()
+class Drained:
+    """What one drain has left of the jobs of several tests, each of which needs no more than that they were run."""
+
+    def __init__(self, worker, evidence):
+        self.begun_at = now()
+        self.later = make_job("webhooks")
+        set_columns(self.later, run_at="2090-01-01T00:00:00Z")
+        self.unknown = [make_job("q", payload=NO_ARGUMENTS, task="old.version.task"), make_job("nobody-handles-this")]
+        ours = (f"tests.app.tasks.{name}" for name in ("note", "Unprintable", "not_there"))
+        paths = ("os.system", "builtins.eval", "antigravity", *ours)
+        self.no_tasks = [make_job("q", payload={"args": ["true"], "kwargs": {}}, task=path) for path in paths]
+        self.unstorable = int(tasks.unstorable.enqueue().id)
+        self.left_open = int(tasks.leaves_a_transaction_open.enqueue().id)
+        self.good = [int(tasks.add.enqueue(n, n).id) for n in range(5)]
+        self.coroutine = int(tasks.coroutine.enqueue(21).id)
+        group = worker("--drain", "--concurrency", 1, "--worker-name", "tester")
+        assert group.wait() == 0, group.text()
+        group.prints("old.version.task")
+        self.jobs, self.workers = Job.objects.in_bulk(), list(Worker.objects.all())
+        self.failed, self.lines = list(JobAttempt.objects.values_list("job_id", flat=True)), evidence.read()
+        self.ended_at = now()
+
+    def states(self, *ids):
+        """The names of the states of these jobs."""
+        return {Job.Status(self.jobs[job_id].status).name for job_id in ids}
+
+
+NO_ARGUMENTS = {"args": [], "kwargs": {}}
+DRAINED = []
+
+
+@pytest.fixture
+def drained(worker, evidence):
+    """That drain; the first test that asks for it runs it."""
+    if not DRAINED:
+        DRAINED.append(Drained(worker, evidence))
+    return DRAINED[0]
+
+
+def test_a_drained_worker_has_registered_and_signed_off(drained):
+    (row,) = drained.workers
     assert row.name.startswith("tester:")
     assert row.stopped_at is not None
 
 
-def test_delayed_jobs_are_left_by_a_drain(worker):
-    later = make_job("webhooks")
-    set_columns(later, run_at="2090-01-01T00:00:00Z")
-    assert worker("--drain").wait() == 0
-    assert state(later) == "READY"
+def test_delayed_jobs_are_left_by_a_drain(drained):
+    assert drained.states(drained.later) == {"READY"}
 
 
 @pytest.mark.parametrize("task", [tasks.count_done, coroutines.count_done], ids=["thread", "coroutine"])
@@ -98,43 +132,32 @@ def test_excluded_queues_are_not_served(worker):
     assert (state(mine), state(other)) == ("DONE", "READY")
 
 
-def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(worker):
-    gone = make_job("q", payload={"args": [], "kwargs": {}}, task="old.version.task")
-    nobody = make_job("nobody-handles-this")
-    good = tasks.add.enqueue(1, 1).id
-    begun = now()
-    group = worker("--drain")
-    assert group.wait() == 0
-    assert state(good) == "DONE"
-    for job_id in (gone, nobody):
-        parked = job(job_id)
+def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(drained):
+    assert drained.states(*drained.good) == {"DONE"}
+    for job_id in drained.unknown:
+        parked = drained.jobs[job_id]
         assert (parked.status, parked.attempts) == (Job.Status.READY, 0)
-        assert parked.run_at > begun + timedelta(seconds=30)
-        assert seconds_from_now(parked.run_at) < 75
+        assert drained.begun_at + timedelta(seconds=30) < parked.run_at < drained.ended_at + timedelta(seconds=75)
         assert parked.wait_reason
-    assert "old.version.task" in job(gone).wait_reason
-    group.prints("old.version.task")
-    assert not JobAttempt.objects.exists()
+    assert "old.version.task" in drained.jobs[drained.unknown[0]].wait_reason
+    assert not {*drained.unknown} & {*drained.failed}
 
 
-def test_a_dotted_path_that_is_no_task_is_never_imported(worker, evidence):
-    ours = (f"tests.app.tasks.{name}" for name in ("note", "Unprintable", "not_there"))
-    for path in ("os.system", "builtins.eval", "antigravity", *ours):
-        make_job("q", payload={"args": ["true"], "kwargs": {}}, task=path)
-    assert worker("--drain").wait() == 0
-    assert states() == {"READY"}
-    assert evidence.read() == []
+def test_a_dotted_path_that_is_no_task_is_never_imported(drained):
+    assert drained.states(*drained.no_tasks) == {"READY"}
+    assert not {str(job_id) for job_id in drained.no_tasks} & {line[2] for line in drained.lines}
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_a_job_that_always_fails_starts_exactly_max_attempts_times(worker, evidence, most):
-    job_id = tasks.boom.using(max_attempts=most).enqueue().id
+def test_a_job_that_always_fails_starts_exactly_max_attempts_times(worker, evidence):
+    wanted = {most: tasks.boom.using(max_attempts=most).enqueue().id for most in (1, 3)}
     group = worker()
-    wait_until(lambda: state(job_id) == "FAILED")
+    wait_until(lambda: {state(job_id) for job_id in wanted.values()} == {"FAILED"})
     group.end()
-    assert [line[3] for line in evidence.read("start")] == [str(n + 1) for n in range(most)]
-    assert (job(job_id).attempts, JobAttempt.objects.count()) == (most, most)
-    assert "ValueError: boom" in job(job_id).last_error
+    for most, job_id in wanted.items():
+        starts = [line[3] for line in evidence.read("start") if line[2] == job_id]
+        assert starts == [str(n + 1) for n in range(most)]
+        assert (job(job_id).attempts, JobAttempt.objects.filter(job_id=job_id).count()) == (most, most)
+        assert "ValueError: boom" in job(job_id).last_error
 
 
 def test_strange_ends_of_every_kind_leave_the_worker_alive(worker, evidence):
@@ -154,23 +177,18 @@ def test_strange_ends_of_every_kind_leave_the_worker_alive(worker, evidence):
     group.end()
 
 
-def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(worker, evidence):
-    job_id = tasks.unstorable.enqueue().id
-    worker("--drain").wait()
-    assert (state(job_id), job(job_id).cause, job(job_id).result) == ("FAILED", "format", None)
-    assert len(evidence.read("effect")) == 1
+def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(drained):
+    found = drained.jobs[drained.unstorable]
+    assert (found.status, found.cause, found.result) == (Job.Status.FAILED, "format", None)
+    assert [line[0] for line in drained.lines if line[2] == str(found.pk)] == ["effect"]
 
 
-def test_an_open_transaction_of_one_job_does_not_reach_the_next(worker):
-    ids = [tasks.leaves_a_transaction_open.enqueue().id] + [tasks.add.enqueue(n, n).id for n in range(5)]
-    assert worker("--drain", "--concurrency", 1).wait() == 0
-    assert {state(i) for i in ids} == {"DONE"}
+def test_an_open_transaction_of_one_job_does_not_reach_the_next(drained):
+    assert drained.states(drained.left_open, *drained.good) == {"DONE"}
 
 
-def test_a_coroutine_is_run(worker):
-    job_id = tasks.coroutine.enqueue(21).id
-    worker("--drain").wait()
-    assert job(job_id).result == 42
+def test_a_coroutine_is_run(drained):
+    assert drained.jobs[drained.coroutine].result == 42
 
 
 def test_reap_leases_tells_what_it_did(start):
