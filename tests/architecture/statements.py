@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from tests.architecture.house import ROOT
-from tests.matrix import DATABASES
 from tests.patience import patient
+from tests.proofs.figures import write
 from tests.proofs.history.trees import unpack
 from tests.selection.statement_map import DATABASES
 from tests.servers.state import url_variable

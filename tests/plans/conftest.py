@@ -5,7 +5,6 @@ from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.models import Job
-from tests.matrix import FULL
 from tests.patience import wait_until
 from tests.purge import wait_for_purge
 from tests.settings import FULL, VENDOR

@@ -159,7 +159,7 @@ def try_all(chosen: Sequence[tuple[int, Mutant]], *, broad: bool) -> dict[int, F
 
 
 def main(arguments: list[str]) -> int:
-    """Print and write a row for each mutant; exit status 1 if a mutant lives, or if its tests fail on the healthy code."""
+    """Print and write a row for each mutant; exit status 1 if one lives, or its tests fail on healthy code."""
     numbers = {int(word) for word in arguments if word.isdigit()}
     chosen = [(number, one) for number, one in enumerate(MUTANTS, 1) if not numbers or number in numbers]
     for number, mutant in chosen:
