@@ -219,9 +219,10 @@ def main(arguments: Sequence[str]) -> int:
     lines += [f"{outcome.line.split(',')[0]}: {failure}" for outcome in outcomes for failure in outcome.failures]
     status = int(any(outcome.status for outcome in outcomes))
     runs = recorded_by_database(outcomes)
-    if options.map and not status:
+    if options.map:
         renewed(StatementMap.load(), runs, whole=not options.given).save()
-        lines.append("the map of statements is written: tests/selection/statements.txt and tests.txt")
+        written = "the map of statements is written: tests/selection/statements.txt and tests.txt"
+        lines.append(f"{written}; without what the failed tests would have sent" if status else written)
     if options.all:
         news = compared(runs)
         lines += news

@@ -2,11 +2,12 @@
 
 import gc
 import os
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from jobqueue import enqueue_many
 from jobqueue.db import clock, vendor
@@ -203,12 +204,26 @@ def test_dead_rows_that_nobody_has_removed(sql, monkeypatch):
         sql("ALTER TABLE job_queue RESET (autovacuum_enabled)")
 
 
+def who_has_it_open():
+    """The descriptors of the database's file, as process:descriptor."""
+    name = str(connection.settings_dict["NAME"])
+    found = []
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            found += [f"{path.parts[2]}:{path.name}"] if os.readlink(path) == name else []
+    return found
+
+
 @only_sqlite
 @committed
 def test_a_file_without_a_write_ahead_log(sql):
     # The file must be open nowhere else: the connection of a thread that has ended is, until it is collected.
-    gc.collect()
-    sql("PRAGMA journal_mode = DELETE")
+    def is_open_nowhere_else():
+        gc.collect()
+        with suppress(OperationalError):
+            return sql("PRAGMA journal_mode = DELETE")
+
+    wait_until(is_open_nowhere_else, what=lambda: f"the end of {who_has_it_open()}")
     try:
         assert ids() == ["no_wal"]
     finally:

@@ -98,7 +98,7 @@ def _cover(
 
     def price(test: str) -> tuple[float, str]:
         # One that did not run is as good as one that costs little.
-        seconds = 0.01 + run.cpu_seconds.get(test, UNKNOWN_SECONDS)
+        seconds = 0.01 + (run.cpu_seconds.get(test) or UNKNOWN_SECONDS)
         # A test that was chosen before is kept where another one is not much better, so that the file changes little.
         return seconds * (0.5 if test in before else 1.0) / (1 + len(needed_by[test] & open_keys)), test
 

@@ -180,7 +180,8 @@ def read(folder: Path) -> tuple[Recorded, frozenset[str]]:
 
 def register(config: pytest.Config, database: str) -> None:
     """Do what JOBQUEUE_TEST_RUN says."""
-    mode = os.environ.get(VARIABLE, "")
+    # Not for runs of pytest that tests start.
+    mode = os.environ.pop(VARIABLE, "")
     if mode not in ("", "short"):
         raise pytest.UsageError(f"{VARIABLE} is short or not set, not {mode!r}")
     folder = os.environ.get(FOLDER)
