@@ -35,11 +35,10 @@ def held_elsewhere(name="k"):
 
 
 def is_waited_for():
-    """Whether the server says that somebody waits for a name; on PostgreSQL, that two have tried for the same."""
-    waits = {
-        "postgres": "SELECT COUNT(*) - COUNT(DISTINCT query) FROM pg_stat_activity "
-        "WHERE query LIKE 'SELECT pg_try_advisory_lock%'"
-    }.get(VENDOR, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'")
+    """Whether the server says that somebody waits for a name."""
+    waits = {"postgres": "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"}.get(
+        VENDOR, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'"
+    )
     other = connection.copy()
     try:
         with other.cursor() as cursor:
