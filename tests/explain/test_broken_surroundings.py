@@ -114,7 +114,7 @@ class TestARowLock:
         thread = threading.Thread(target=self.settle, args=[lease])
         with locked(lease.job_id) as number:
             thread.start()
-            wait_until(self.is_first, what="a wait of a second")
+            wait_until(self.is_first, what=lambda: f"a wait of a second as the first of {codes(explain_backlog())}")
             one = first(checked(explain_backlog()), "row_lock")
         thread.join()
         assert one.evidence["blocking"] == number
