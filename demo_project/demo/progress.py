@@ -13,7 +13,7 @@ from demo_project.demo.tables import wrapped
 
 WIDTH = 40
 TICK_SECONDS = 0.1
-#: without a terminal, the progress is told after so long without another line
+#: without a terminal, the progress is printed when no other line came for this long
 SILENT_SECONDS = 5.0
 SPINNER = "|/-\\"
 _CLEAR = "\r\x1b[K"

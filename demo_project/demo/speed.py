@@ -15,7 +15,7 @@ def note(slowness: float) -> None:
 
 
 def measured() -> float:
-    """What note() was told last; 1.0 before."""
+    """The slowness that note() got last, 1.0 before the first call."""
     return _measured
 
 

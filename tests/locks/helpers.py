@@ -46,7 +46,7 @@ async def astay():
 
 
 async def begun_to_wait(lock):
-    """A task that acquires a lock, and has tried in vain."""
+    """Start a task that acquires a lock, and return it when its first try has failed."""
     tries, attempt = [], lock._attempt
 
     def note(*args, **options):

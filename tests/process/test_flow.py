@@ -52,7 +52,7 @@ def done():
 
 
 def run_all_of_another_queue(count):
-    """What is claimed later than all that a worker would claim of a queue that is not paused."""
+    """Run as many jobs of another queue: a worker claims them after those of a queue that is not paused."""
     enqueue_times(count, tasks.add.using(queue_name="other", priority=-1), 1, 1)
     others = Job.objects.filter(queue="other").exclude(status=Job.Status.DONE)
     wait_until(lambda: not others.exists(), what="the jobs of another queue")

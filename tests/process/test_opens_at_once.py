@@ -12,7 +12,7 @@ from tests.process.probe import wait_until_asleep
 
 pytestmark = committed
 RARELY = ("--poll", "3600s..5400s", "--lease", "600s", "--concurrency", 4)
-#: no repair either finds it within an hour: so whatever starts was told, however long a busy machine takes for that
+#: the sweep of gates looks once an hour, so only a wake-up can start these jobs
 UNSWEPT = {"JOBQUEUE_TEST_GATE_SWEEP_SECONDS": "3600"}
 
 

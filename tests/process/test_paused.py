@@ -23,7 +23,7 @@ def claimed_ahead(evidence):
 
 
 def frozen_with_more_in_hand(group, evidence):
-    """What it has claimed and not begun while it is frozen; it goes on if that is nothing."""
+    """Freeze the worker; return the jobs it has claimed and not begun, or thaw it if there are none."""
     group.freeze()
     if not (waiting := claimed_ahead(evidence)):
         group.thaw()

@@ -1,4 +1,4 @@
-"""What a page of evidence is: its parts, what they promise and what they depend on."""
+"""A page of evidence: its parts, their promises, and the files that they depend on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Part:
     command: tuple[str, ...] = ()
 
     def arguments(self, database: str) -> list[str]:
-        """What python is started with."""
+        """The arguments of the Python process."""
         if self.command:
             return [word.replace("{database}", database) for word in self.command]
         tests = (path for path in self.tests if Path(path).name.startswith("test_"))

@@ -3,7 +3,7 @@
 JOBQUEUE_TEST_RUN says which tests run:
 
     not set   all that are given. So it is for pytest by hand, `make test DB=name` and `make test-all`.
-    short     on SQLite all; elsewhere those that the map has for the database (tests/selection/statement_map.py), the
+    short     on SQLite all; on a server those that the map has for it (tests/selection/statement_map.py), the
               kinds of tests that need a server, those that SQLite skips, and those that the map does not know yet.
 
 A statement of the product that the map does not have for the database fails a run that says so: "run make test-map".

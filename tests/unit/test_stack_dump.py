@@ -72,5 +72,5 @@ def test_stacks_can_be_asked_for_again_and_again_while_threads_work(start):
 def test_a_main_thread_that_waits_in_c_shows_where(start):
     process, stderr = start(IN_C)
 
-    # It is ready a moment before it waits: whoever asks then is told so, and asks again.
+    # The process is ready shortly before it waits. A request in between is refused, so ask again.
     wait_until(lambda: "in waits_in_c" in stderr.read_text() or process.send_signal(signal.SIGQUIT), what="an answer")

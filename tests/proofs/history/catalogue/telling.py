@@ -1,4 +1,4 @@
-"""What people are told: statistics, explanations, alarms, and what must not be shown."""
+"""Mutants of statistics, explanations, alarms and masking."""
 
 from __future__ import annotations
 
