@@ -4,12 +4,16 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from django.db.backends.utils import CursorWrapper
 
+from jobqueue import enqueue
+from jobqueue.models import Job
 from tests import suite
 from tests.architecture.test_layers import none_of
 from tests.selection import choosing, plugin, quick
 from tests.selection.choosing import Recorded, renewed
 from tests.selection.plugin import Plugin, Selection
+from tests.selection.recorder import Recorder
 from tests.selection.shapes import shape
 from tests.selection.statement_map import DATABASES, Statement, StatementMap, exists, key_of
 
@@ -279,9 +283,38 @@ def test_each_chosen_test_exists():
 
 
 def test_a_changed_room_brings_in_the_tests_of_its_statements_and_a_changed_test_itself():
-    found = quick.chosen(["jobqueue/gates/rules.py", "tests/cli/test_jobs.py", "tests/process/test_kills.py"], KNOWN)
-    assert found == ["tests/cli/test_jobs.py"]
+    of_gates = {f"tests/{test}" for test in THERE.of_rooms(["gates"], "sqlite")}
+    assert len(of_gates) > 10
+    found = quick.chosen(["jobqueue/gates/rules.py", "tests/cli/test_jobs.py", "tests/process/test_kills.py"], THERE)
+    assert set(found) == {*of_gates, "tests/cli/test_jobs.py"}
+    # A room that sends no statement has its folder.
     assert quick.chosen(["jobqueue/alarms/rules.py"], KNOWN) == ["tests/alarms"]
+
+
+@pytest.mark.django_db
+def test_a_statement_of_the_package_is_recorded_with_its_room_and_one_of_a_test_is_not(monkeypatch):
+    for name in ("_execute", "_executemany"):
+        # So that it is as before after this test.
+        monkeypatch.setattr(CursorWrapper, name, getattr(CursorWrapper, name))
+    recorder = Recorder()
+    recorder.install()
+    enqueue("q", 1)
+    recorder.test = "a test"
+    enqueue("q", 2)
+    assert Job.objects.filter(queue="q").count() == 2
+    recorder.test = None
+    found = recorder.sent["a test"]
+    assert [room for text, room in found.items() if text.startswith("INSERT INTO job_queue ")] == ["producer"]
+    assert not [text for text in found if "COUNT(*)" in text]
+
+
+@pytest.mark.parametrize(("mode", "status"), [("short", pytest.ExitCode.TESTS_FAILED), ("", pytest.ExitCode.OK)])
+def test_a_short_run_fails_for_a_statement_that_is_not_in_the_map(mode, status):
+    plugin = Plugin("sqlite", mode, None)
+    plugin.recorder.sent["gates/test_x.py::test_new"] = {"SELECT ? FROM nowhere": "gates"}
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    next(plugin.pytest_sessionfinish(session))
+    assert session.exitstatus == status
 
 
 def test_a_mode_that_does_not_exist_is_refused(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.selection.statement_map import ROOT
 
 
 def changed_files(root: Path = ROOT) -> list[str]:

@@ -22,8 +22,8 @@ import django
 import pytest
 
 from tests.selection.choosing import Recorded
-from tests.selection.recorder import ROOT, Recorder
-from tests.selection.statement_map import ON_DJANGO_6, StatementMap, id_of
+from tests.selection.recorder import Recorder
+from tests.selection.statement_map import ON_DJANGO_6, ROOT, StatementMap, id_of
 
 VARIABLE, FOLDER = "JOBQUEUE_TEST_RUN", "JOBQUEUE_TEST_DIR"
 #: what a run has seen, for tests.suite

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from tests.selection.changes import changed_files
 from tests.selection.choosing import folders_of
-from tests.selection.recorder import ROOT
-from tests.selection.statement_map import StatementMap
+from tests.selection.statement_map import ROOT, StatementMap
 
 
 def chosen(files: Sequence[str], known: StatementMap) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tests.selection.shapes import shape
+from tests.selection.statement_map import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = f"{ROOT / 'jobqueue'}/"
 _OTHERS = (f"{ROOT / 'tests'}/", f"{ROOT / 'demo_project'}/")
 

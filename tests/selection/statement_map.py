@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 STATEMENTS, TESTS = "statements.txt", "tests.txt"
 DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 #: the others are tested on Django 5.2; SQLite on both
