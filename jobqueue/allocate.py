@@ -11,7 +11,7 @@ from django.db import Error, IntegrityError, connections, models
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.parameters import placeholder
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.db.writable import M, check_changes, check_lock_options, check_queryset
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, LockNotAcquired
 from jobqueue.models import Allocation
@@ -61,14 +61,17 @@ def take(
 
     With `request_id` (1-64 bytes, per table) a repeated call gives the same rows again as they are now, whatever its
     other arguments; a request that got [] is not kept. Part of the caller's transaction on the queryset's database,
-    else its own. Raises InvalidType, InvalidValue; DatabaseBusy; without request_id also OutcomeUnknown.
+    else its own. Raises InvalidType, InvalidValue; DatabaseBusy; OutcomeUnknown, with request_id only if the connection
+    broke twice.
     """
     check_lock_options(skip_locked, nowait)
     key = None if request_id is None else check_key(request_id, "request_id")
     rows = check_queryset(queryset)
     count, stamp = check_int(n, "n", 1, N_MAX), check_changes(rows.model, changes)
     request = _Request(rows, count, stamp, key, rows.db, skip_locked, nowait)
-    return retry_transient("take", lambda: _take(request), using=rows.db, repeatable=key is not None)
+    if key is not None:
+        return retry_looked_up("take", lambda: _take(request), using=rows.db)
+    return retry_transient("take", lambda: _take(request), using=rows.db, repeatable=False)
 
 
 def _take(request: _Request[M]) -> list[M]:

@@ -180,13 +180,13 @@ class InsideCoroutine(JobQueueError, SynchronousOnlyOperation):
 
 
 class TransactionLeftOpen(JobQueueError, RuntimeError):
-    """A synchronous call of a coroutine job returned inside a transaction. The transaction was rolled back."""
+    """A job, or a synchronous call of a coroutine, returned inside a transaction. The transaction was rolled back."""
 
-    def __init__(self, aliases: list[str]) -> None:
+    def __init__(self, aliases: list[str], what: str = "a call made through sync_to_async") -> None:
         super().__init__(
-            f"a call made through sync_to_async returned inside a transaction on {', '.join(aliases)}. It was rolled "
-            "back, because other coroutine jobs use the same connection next. "
-            "Put the whole transaction into one function, and call that."
+            f"{what} returned inside a transaction on {', '.join(aliases)}. What it wrote there was rolled back, "
+            "because other jobs use the same connection next. Put the whole transaction into one function, with "
+            "transaction.atomic() or with a COMMIT in any case."
         )
 
 
@@ -274,7 +274,8 @@ class QueueFull(JobQueueError, ValueError):
 class OutcomeUnknown(JobQueueError):
     """The connection broke during a commit, so the commit may or may not have happened.
 
-    Repeat the call with the same dedupe_key: it adds no second job if the first call was committed.
+    Repeat the call with the same dedupe_key while that is held, or with the same request_id: it does nothing twice. A
+    key that the claim or the end of the job frees does not help: look for the job first.
     """
 
 

@@ -114,6 +114,12 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{plural}"
 
 
+def _told(record: logging.LogRecord) -> str:
+    """The message: that of a trouble may quote an error or an address, so its secrets are masked."""
+    text = record.getMessage()
+    return text if (record.levelno or 0) < logging.WARNING else mask_text(text)
+
+
 class TextFormatter(logging.Formatter):
     """Lines such as "12:01:07.412 message", coloured by level if `style` is given; a traceback is indented below."""
 
@@ -121,6 +127,12 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(message)s")
         found: Any = style or no_style()
         self._paint = {logging.ERROR: found.ERROR, logging.WARNING: found.WARNING}
+
+    def formatException(self, ei: Any) -> str:
+        return mask_text(super().formatException(ei))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return _told(record)
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d} "
@@ -136,12 +148,15 @@ class JsonFormatter(logging.Formatter):
 
     KEYS = ("event", "job_id", "queue", "handler", "attempt", "worker", "duration_ms", "delay_seconds")
 
+    def formatException(self, ei: Any) -> str:
+        return mask_text(super().formatException(ei))
+
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _told(record),
         }
         fields |= {key: getattr(record, key) for key in self.KEYS if hasattr(record, key)}
         if record.exc_info:

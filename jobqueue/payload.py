@@ -1,7 +1,7 @@
 """The JSON codec of payloads and results: what it accepts, all four databases return unchanged.
 
-With one exception: PostgreSQL stores numbers as decimals and writes them out in full, so a float of 1e16 or more is
-read back as an int.
+With two exceptions: PostgreSQL stores numbers as decimals and writes them out in full, so a float of 1e16 or more is
+read back as an int, and -0.0 as 0.0; MySQL and PostgreSQL do not keep the order of the keys of objects.
 """
 
 from __future__ import annotations
@@ -245,6 +245,7 @@ _INSTEAD_BY_ATTRIBUTE = {
     "__dataclass_fields__": "dataclasses.asdict(...)",
     "model_dump": "its model_dump(mode='json')",
     "tolist": "its tolist()",
+    "readable": "the path or the name of the stored file, or what its read() returns",
     "__iter__": "list(...)",
 }
 

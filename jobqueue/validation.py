@@ -105,7 +105,7 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
     if value.utcoffset() is None:
         raise InvalidValue(
             f"{what} {value} is naive, so its instant is unknown. Nothing was written; "
-            "use django.utils.timezone.now() + timedelta(...) or make_aware()."
+            "use datetime.now(UTC) + timedelta(...), or django.utils.timezone.make_aware()."
         )
     try:
         utc = value.astimezone(UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 T = TypeVar("T")
@@ -26,6 +26,17 @@ def in_open_transaction(using: str) -> bool:
     if blocks and getattr(blocks[-1], "_from_testcase", False):
         return False
     return in_callers_transaction(connections[using])
+
+
+def after_commit(work: Callable[[], object], using: str) -> None:
+    """Call `work` when the caller's transaction is committed, and never if it is rolled back; now if none is open.
+
+    Now, too, where autocommit was turned off by hand: Django does not see that commit.
+    """
+    if in_open_transaction(using) and connections[using].in_atomic_block:
+        transaction.on_commit(work, using=using, robust=True)
+    else:
+        work()
 
 
 def in_manual_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connections
@@ -12,7 +12,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Func, Value
 from django.db.models.expressions import Combinable
 from django.db.models.sql.compiler import SQLCompiler
-from django.utils import timezone
 
 from jobqueue.db import vendor_of
 from jobqueue.db.expressions import VendorFunc
@@ -105,5 +104,5 @@ def compare_clocks(using: str) -> ClockDifference:
 
 
 def host_now() -> datetime:
-    """This host's clock."""
-    return timezone.now()
+    """This host's clock, aware whatever USE_TZ says: django.utils.timezone.now() is naive without it."""
+    return datetime.now(UTC)

@@ -36,6 +36,10 @@ class Diagnostics:
         """Up to `limit` waits for locks that go on now, the longest first."""
         raise NotSupported(self.refusal)
 
+    def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
+        """Whether a session may have locked rows of `table`: False only if the server says that it has not."""
+        return True
+
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """How many deadlocks the server has ended since it began to count."""
         raise NotSupported(self.refusal)

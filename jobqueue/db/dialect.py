@@ -154,10 +154,9 @@ class Dialect(Seeks):
         return queryset.select_for_update(skip_locked=True)
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """Update those rows of `queryset` that no other transaction has locked, in one statement; returns how many.
+        """Update in one statement those rows that no other transaction has locked, inside transaction(); how many.
 
-        Call it inside transaction(). By default all rows; has_update_returning: the caller names the unlocked ones.
-        """
+        By default all rows; has_update_returning: the caller names the unlocked ones."""
         return int(queryset.update(**changes))
 
     def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
@@ -235,7 +234,7 @@ class Dialect(Seeks):
         return Fault.GONE if kind in GONE_KINDS else Fault.TRANSIENT
 
     def never_sent(self, error: BaseException) -> bool:
-        """Whether the statement that raised this Fault.GONE surely did not reach the server."""
+        """Whether the statement that raised this Fault.GONE surely wrote nothing: it was not sent, or was refused."""
         return False
 
     def error_code(self, error: BaseException) -> str:
@@ -243,16 +242,16 @@ class Dialect(Seeks):
         return type(error).__name__
 
     # ---- the session and the server
-    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the session has a transaction open, whatever Django knows of it. Any error may be raised."""
+    def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
+        """Whether the session has a transaction open, or, unless `begun`, would open one. Any error may be raised."""
         return False
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
-        """Undo all that was set, locked or made in the session, so that Django can use it like a new one.
-
-        False: that is not possible here. Any error may be raised; the session must then be closed.
-        """
+        """Undo all that was set, locked or made in the session; False: not possible. After an error, close it."""
         return False
+
+    def limit_idle_transactions(self, connection: BaseDatabaseWrapper, seconds: float) -> None:
+        """Have the server end this session if a transaction idles for so long. By default, and in pools, no limit."""
 
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:

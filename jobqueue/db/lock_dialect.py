@@ -67,6 +67,15 @@ class LockDialect:
         """
         return queryset.update(**changes)
 
+    def being_inserted(
+        self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]
+    ) -> set[tuple[int, ...]]:
+        """Those of `keys`, of which no row is committed, with which other transactions are inserting rows.
+
+        An INSERT would wait for them. By default none: the database does not tell.
+        """
+        return set()
+
     # ---- lock timeouts
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:

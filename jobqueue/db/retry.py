@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import CodeType
 from typing import TypeVar
 
 from django.db import Error, connections
@@ -16,20 +17,25 @@ from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import GONE_KINDS, ErrorKind
-from jobqueue.db.opening import open_connection
+from jobqueue.db.opening import Opening, open_connection, report_opening
 from jobqueue.db.redone import Refusal, Verb, report
 from jobqueue.db.sockets import close_if_ended
-from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
+from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
 
 T = TypeVar("T")
 logger = logging.getLogger("jobqueue.db")
 
 ATTEMPTS = 6
+#: errors that are looked at, each of them the cause of the one before
+CAUSES_MAX = 10
+# Through the base class: a subclass may have properties of these names, which raise.
+_CAUSE, _CONTEXT = BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"]
 _PAUSES = Backoff(base_seconds=0.015, cap_seconds=0.5, jitter=1 / 3)
 _UNKNOWN = (
     "the connection broke ({}) before the database answered: the write may or may not have happened. "
-    "Look before you repeat it; with a dedupe_key or request_id a repeat is safe."
+    "Look before you repeat it; with a request_id, or a dedupe_key that is held beyond the end of the job, a repeat is "
+    "safe."
 )
 #: tries that the database refused to this process since it started, by its error code
 retries: Counter[str] = Counter()
@@ -61,6 +67,34 @@ def retry_reporting(verb: Verb, work: Callable[[], T], *, using: str) -> tuple[T
         return work()
 
     return retry_transient(verb, counted, using=using), runs > 1
+
+
+def retry_looked_up(verb: Verb, work: Callable[[], T], *, using: str) -> T:
+    """retry_transient() for a write that looks up, before it is repeated, what an earlier try of it has written.
+
+    Any error after a try that may have been committed is OutcomeUnknown: "nothing was written" would not be true.
+    """
+    connection, lost = connections[using], list[Error]()
+    if in_callers_transaction(connection):
+        return retry_transient(verb, work, using=using)
+
+    def watched() -> T:
+        try:
+            return work()
+        except Error as error:
+            reader = fault_vendor(using)
+            if in_callers_transaction(connection) or (
+                reader.error_kind(error) in GONE_KINDS and not reader.never_sent(error)
+            ):
+                lost.append(error)
+            raise
+
+    try:
+        return retry_transient(verb, watched, using=using)
+    except (Error, JobQueueError) as error:
+        if lost:
+            raise OutcomeUnknown(_UNKNOWN.format(lost[0])) from error
+        raise
 
 
 def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> T:
@@ -97,6 +131,29 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
                 ) from error
             time.sleep(_PAUSES.delay_seconds(attempt))
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def count_refused_job(error: BaseException, *, using: str) -> None:
+    """Count a job that ended in `error` because its own code got no connection; not what a verb has counted already."""
+    found: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if found is None or _has_frame(found, _redone.__code__):
+            return
+        # Not isinstance(): the error of a job may have a __class__ that raises.
+        if issubclass(type(found), Error) and fault_vendor(using).error_kind(found) is ErrorKind.NO_CONNECTION:
+            report(Refusal("job", ErrorKind.NO_CONNECTION, redone=False))
+            report_opening(Opening(0.0, opened=False, refused=True))
+            return
+        found = _CAUSE.__get__(found) or _CONTEXT.__get__(found)
+
+
+def _has_frame(error: BaseException, code: CodeType) -> bool:
+    frame = BaseException.__dict__["__traceback__"].__get__(error)
+    while frame is not None:
+        if frame.tb_frame.f_code is code:
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def count_error(verb: Verb, error: Error, *, using: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.parameters import Parameter
 
@@ -32,6 +34,11 @@ class Seeks:
     def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
         """The same query, which asks for ids above the one and up to the other: no row outside of these is read."""
         return queryset
+
+    @contextmanager
+    def in_index_order(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """A block for a statement of its own transaction whose rows come in the order of an index: no plan may sort."""
+        yield
 
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
         """The query of these rows alone (at least one, each named once): no other row is read."""

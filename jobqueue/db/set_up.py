@@ -36,6 +36,7 @@ class OldTransaction(NamedTuple):
     session: int
     seconds: float
     idles: bool  # its session runs no statement
+    locks: bool  # it has locked rows; on PostgreSQL, of the table that was asked for
 
 
 class DeadRows(NamedTuple):
@@ -83,8 +84,13 @@ class SetUp:
         """The settings that matter for a queue, by the server's names, as this session has them."""
         return {}
 
-    def old_transactions(self, connection: BaseDatabaseWrapper, seconds: float, limit: int) -> list[OldTransaction]:
-        """Up to `limit` transactions of other sessions that are open for longer, the oldest first."""
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
+        """Up to `limit` transactions of other sessions that are open for longer, the oldest first.
+
+        `table`: whether it has locks there is told on PostgreSQL; other servers do not know the table.
+        """
         return []
 
     def dead_rows(self, connection: BaseDatabaseWrapper, table: str) -> DeadRows | None:

@@ -13,17 +13,18 @@ class Deadline:
     """A wait of `timeout_seconds` that begins now: None waits for ever, 0 tries once."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
-        self._begun = time.monotonic()
+        # Not time.monotonic(), which libraries stop that freeze the clock in tests: the wait would never end.
+        self._begun = time.clock_gettime(time.CLOCK_MONOTONIC)
         self._ends = None if timeout_seconds is None else self._begun + timeout_seconds
         #: tries that failed
         self.failures = 0
 
     def waited_seconds(self) -> float:
-        return time.monotonic() - self._begun
+        return time.clock_gettime(time.CLOCK_MONOTONIC) - self._begun
 
     def left_seconds(self) -> float | None:
         """The time that is left, at least 0; None: without limit."""
-        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+        return None if self._ends is None else max(0.0, self._ends - time.clock_gettime(time.CLOCK_MONOTONIC))
 
     def pause_seconds(self) -> float | None:
         """Count a failed try; the time to sleep before the next one, up to 0.15 s; None: give up."""

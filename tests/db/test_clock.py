@@ -8,7 +8,8 @@ import pytest
 from django.db import connection
 
 from jobqueue import enqueue
-from jobqueue.db.clock import UtcNowPlus, read_now
+from jobqueue.db.clock import UtcNowPlus, compare_clocks, read_now
+from jobqueue.doctor.clocks import clock_skew
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, heartbeat, reap, release, snooze
 from tests.factories import claim_one, expire, job, make_job, seconds_from_now
@@ -151,3 +152,9 @@ def test_sub_second_delays_are_kept():
         or job(moment).run_at.microsecond % 1000
         or job(moment).updated_at.microsecond % 1000
     )
+
+
+def test_clocks_are_compared_whatever_the_settings(settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "America/St_Johns"
+    assert abs(compare_clocks("default").ahead_seconds) < 30
+    assert list(clock_skew("default")) == []

@@ -1,12 +1,15 @@
 """How long a verb waits for its connection, and connections that are refused, by limits that really are reached."""
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue import enqueue
+from jobqueue.checks import server_problems
 from jobqueue.db import fault_vendor, opening, redone
 from jobqueue.db.dialect import ErrorKind, Fault
 from jobqueue.models import Job
+from jobqueue.worker.monitor.preflight import preflight
+from tests.cli.helpers import options
 from tests.exhausted import LIMITS, POOL_SECONDS, no_connection_left
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -66,3 +69,37 @@ def test_a_connection_that_is_refused_is_counted_for_its_verb_and_the_enqueue_su
     connection.close()
     enqueue("q", 2)
     assert openings[-1].opened
+
+
+@pytest.mark.parametrize(
+    ("pool", "needed", "size"),
+    [
+        (True, 9, 4),
+        ({"min_size": 8}, 9, 8),
+        ({"min_size": 2, "max_size": 9}, 9, None),
+        ({"min_size": 2, "max_size": 9}, 10, 9),
+        ({"timeout": 5}, 4, None),
+        (False, 9, None),
+        (None, 9, None),
+    ],
+)
+def test_a_pool_that_is_smaller_than_a_process_of_a_worker_needs_is_a_problem(monkeypatch, pool, needed, size):
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
+    found = opening.pool_problem(connection, needed)
+    assert (found is None) == (size is None)
+    if found is not None:
+        assert found.code == "W038"
+        assert f"lets a process have {size} connections" in found.text
+        assert f"at least {needed}" in found.hint
+
+
+@pytest.mark.skipif(VENDOR != "postgres", reason="only psycopg has a pool")
+def test_check_and_a_worker_that_starts_report_a_pool_that_is_too_small(monkeypatch, caplog):
+    # Without the pool itself, which would outlive the test.
+    monkeypatch.setattr(type(connections["default"]), "pool", None)
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", {"max_size": 9})
+    assert not [one for one in server_problems("default") if one.code == "W038"]
+    preflight(options("--concurrency", "5"))
+    assert "needs up to 10" in caplog.text
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", True)
+    assert [one for one in server_problems("default") if one.code == "W038"]

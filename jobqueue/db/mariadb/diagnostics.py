@@ -31,6 +31,11 @@ STRAIGHT_JOIN information_schema.innodb_trx bt ON bt.trx_id = w.blocking_trx_id
 LEFT JOIN information_schema.processlist p ON p.id = rt.trx_mysql_thread_id
 ORDER BY 4 DESC LIMIT %s
 """
+# Without the plugin metadata_lock_info the server names neither the table nor the holder.
+_TABLE_WAITS = """
+SELECT id, time_ms / 1000, info FROM information_schema.processlist
+WHERE state LIKE 'Waiting for table %%lock' AND db = DATABASE() ORDER BY 2 DESC LIMIT %s
+"""
 _ISOLATION = (
     "SELECT trx_isolation_level FROM information_schema.innodb_trx "
     "WHERE trx_mysql_thread_id = CONNECTION_ID() AND trx_id = %s"
@@ -61,6 +66,10 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         complete = not cut and sum(bool(lock.index) for lock in locks) >= _counted(part)
         return HeldLocks(frozenset(locks), str(level).lower().replace("-", " "), complete)
 
+    def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
+        # The server lists only locks for which others wait.
+        return True
+
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
         """information_schema.INNODB_LOCK_WAITS.
 
@@ -68,7 +77,10 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         than that stays as it was.
         """
         sql = f"SET STATEMENT max_statement_time=2 FOR {_WAITS}"
-        return [_wait(*row) for row in ask(connection, sql, [limit], NO_PROCESS_RIGHT)]
+        rows = [_wait(*row) for row in ask(connection, sql, [limit], NO_PROCESS_RIGHT)]
+        tables = ask(connection, f"SET STATEMENT max_statement_time=2 FOR {_TABLE_WAITS}", [limit], NO_PROCESS_RIGHT)
+        rows += [_table_wait(int(session), *facts) for session, *facts in tables]
+        return sorted(rows, key=lambda wait: -wait.seconds)[:limit]
 
 
 def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) -> LockWait:
@@ -79,6 +91,11 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     facts = (seconds, waits_in, blocks_in, blocks_in is None, age)
     name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
     return lock_wait(name, sessions, record_of(table, index, key), mode, *facts, quotes=MYSQL_QUOTES)
+
+
+def _table_wait(session: int, seconds: Any, statement: str | None) -> LockWait:
+    facts = (seconds, statement, None, False, None)
+    return lock_wait(f"table {session}", (session, 0), "table", "metadata", *facts, quotes=MYSQL_QUOTES)
 
 
 def _status(cursor: Any, session: int) -> tuple[list[str], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -45,6 +46,12 @@ class MariaDB(MySQL):
         for begin in range(0, len(ids), LISTED_MAX):
             wanted |= Q(pk__in=ids[begin : begin + LISTED_MAX])
         return hints.force_index(queryset.filter(wanted), "PRIMARY")
+
+    def limit_idle_transactions(self, connection: BaseDatabaseWrapper, seconds: float) -> None:
+        """idle_transaction_timeout, in whole seconds."""
+        own, limit = "@@SESSION.idle_transaction_timeout", math.ceil(seconds)
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION idle_transaction_timeout = IF({own} BETWEEN 1 AND {limit}, {own}, {limit})")
 
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:

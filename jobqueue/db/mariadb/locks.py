@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.lock_dialect import M
@@ -19,6 +20,12 @@ class MariaDBLocks(MySQLLocks):
 
     name = "MariaDB"
     least_lock_wait_seconds = 0.0
+
+    def being_inserted(
+        self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]
+    ) -> set[tuple[int, ...]]:
+        """Not asked: the error of NOWAIT is that of a lock timeout, for which a server may undo the transaction."""
+        return set()
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
         """Where the queryset joins, by key alone: there is no FOR UPDATE OF, and all would queue for a joined row."""

@@ -44,11 +44,39 @@ LEFT JOIN performance_schema.events_transactions_current bx
   ON bx.thread_id = w.blocking_thread_id AND bx.state = 'ACTIVE'
 ORDER BY 4 DESC LIMIT %s
 """
+# Who keeps a table or a name of GET_LOCK from whom: the others let many sessions in.
+_ALONE = "'EXCLUSIVE', 'SHARED_NO_READ_WRITE', 'SHARED_NO_WRITE', 'SHARED_READ_ONLY', 'SHARED'"
+_METADATA_WAITS = f"""
+SELECT /*+ MAX_EXECUTION_TIME(2000) */ p.object_type, p.object_schema = DATABASE(), p.object_schema, p.object_name,
+  p.lock_type, rt.processlist_id, bt.processlist_id, COALESCE(rs.timer_wait, 0) / 1e12,
+  COALESCE(rs.digest_text, rs.sql_text), COALESCE(bs.digest_text, bs.sql_text), bt.processlist_command = 'Sleep',
+  bx.timer_wait / 1e12
+FROM performance_schema.metadata_locks p
+STRAIGHT_JOIN performance_schema.metadata_locks g
+  ON g.object_type = p.object_type AND g.object_schema <=> p.object_schema AND g.object_name <=> p.object_name
+  AND g.owner_thread_id <> p.owner_thread_id
+  AND (g.lock_type IN ({_ALONE}) OR (p.lock_type IN ({_ALONE}) AND g.lock_status = 'GRANTED'))
+STRAIGHT_JOIN performance_schema.threads rt ON rt.thread_id = p.owner_thread_id
+STRAIGHT_JOIN performance_schema.threads bt ON bt.thread_id = g.owner_thread_id
+LEFT JOIN performance_schema.events_statements_current rs
+  ON rs.thread_id = p.owner_thread_id AND rs.nesting_event_level = 0
+LEFT JOIN performance_schema.events_statements_current bs
+  ON bs.thread_id = g.owner_thread_id AND bs.nesting_event_level = 0
+LEFT JOIN performance_schema.events_transactions_current bx
+  ON bx.thread_id = g.owner_thread_id AND bx.state = 'ACTIVE'
+WHERE p.lock_status = 'PENDING' AND bt.processlist_id IS NOT NULL
+ORDER BY 8 DESC LIMIT %s
+"""
 _HELD = (
     "SELECT IF(object_schema = DATABASE(), object_name, CONCAT(object_schema, '.', object_name)), index_name, "
     "lock_type, lock_mode, lock_data FROM performance_schema.data_locks "
     "WHERE engine = 'INNODB' AND thread_id = PS_CURRENT_THREAD_ID()"
 )
+_LOCKS_OF = """
+SELECT /*+ MAX_EXECUTION_TIME(2000) */ 1 FROM performance_schema.threads t
+STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = t.thread_id
+WHERE t.processlist_id = %s AND l.object_name = %s AND l.lock_type = 'RECORD' LIMIT 1
+"""
 _ISOLATION = (
     "SELECT COALESCE((SELECT isolation_level FROM performance_schema.events_transactions_current "
     "WHERE thread_id = PS_CURRENT_THREAD_ID() AND state = 'ACTIVE' LIMIT 1), @@transaction_isolation)"
@@ -105,7 +133,12 @@ class MySQLDiagnostics(Diagnostics):
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
         need_schema(connection)
         rows = ask(connection, _WAITS, [limit], NO_SCHEMA_RIGHT)
-        return [_wait(*row) for row in rows]
+        tables = ask(connection, _METADATA_WAITS, [limit], NO_SCHEMA_RIGHT)
+        found = [_wait(*row) for row in rows] + [_metadata_wait(*row) for row in tables]
+        return sorted(found, key=lambda wait: -wait.seconds)[:limit]
+
+    def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
+        return bool(ask(connection, _LOCKS_OF, [session, table], NO_SCHEMA_RIGHT))
 
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """InnoDB's counter lock_deadlocks, from the start of the server."""
@@ -142,6 +175,21 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     locked = record_of(table if is_here else f"{schema}.{table}", index, key)
     name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
     return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=MYSQL_QUOTES)
+
+
+def _metadata_wait(
+    kind: str,
+    is_here: int | None,
+    schema: str | None,
+    name: str | None,
+    mode: str,
+    waiting: int,
+    blocking: int,
+    *rest: Any,
+) -> LockWait:
+    table = (name if is_here else f"{schema}.{name}") if kind == "TABLE" else f"{kind.lower()} {name or ''}".strip()
+    identity = f"metadata {table} {waiting} {blocking}"
+    return lock_wait(identity, (waiting, blocking), table or "", mode, *rest, quotes=MYSQL_QUOTES)
 
 
 def need_schema(connection: BaseDatabaseWrapper) -> None:

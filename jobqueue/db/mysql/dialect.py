@@ -48,11 +48,12 @@ _TRANSIENT: dict[object, ErrorKind] = {
     **dict.fromkeys(_FULL, ErrorKind.NO_CONNECTION),
 }
 # Client: 2000-2027. Server: read-only, cluster without quorum.
-_GONE = {1047, 1152, 1158, 1159, 1160, 1161, 1290, 1792, 1836, 3032}
+_READ_ONLY = {1047, 1290, 1792, 1836, 3100}
+_GONE = {1152, 1158, 1159, 1160, 1161, 3032} | _READ_ONLY
 # Logins that are refused until the account is repaired: access denied, account locked, no such database.
 _REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
 _GONE |= _REFUSED | SESSION_LOST
-_GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3100, 3168, 3169, 3170}
+_GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3168, 3169, 3170}
 
 
 # What the driver writes with a backslash before it; JSON has few others than these.
@@ -239,8 +240,11 @@ class MySQL(Dialect):
         return _TRANSIENT.get(code)
 
     def never_sent(self, error: BaseException) -> bool:
-        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent."""
-        return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED
+        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent.
+
+        A server that takes no writes has answered: it has refused the statement, or rolled back at the commit.
+        """
+        return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED | _READ_ONLY
 
     def error_code(self, error: BaseException) -> str:
         if isinstance(error, (OperationalError, DatabaseError)):

@@ -113,6 +113,30 @@ class MySQLLocks(LockDialect):
 
         return self.run_within(connection, timeout_seconds, insert)
 
+    def being_inserted(
+        self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]
+    ) -> set[tuple[int, ...]]:
+        """By a look with NOWAIT, in a transaction at READ COMMITTED, where it leaves no gap lock behind."""
+        quote = connection.ops.quote_name
+        names = ", ".join(map(quote, columns))
+
+        def is_free(some: Sequence[tuple[int, ...]]) -> bool:
+            values = ", ".join(f"({', '.join(map(str, key))})" for key in some)
+            table = quote(model._meta.db_table)
+            with connection.cursor() as cursor:
+                try:
+                    cursor.execute(f"SELECT 1 FROM {table} WHERE ({names}) IN ({values}) FOR UPDATE NOWAIT")
+                    cursor.fetchall()
+                except OperationalError as error:
+                    if error_number(error) != 3572:
+                        raise
+                    return False
+            return True
+
+        if not keys or is_free(keys):
+            return set()
+        return set(keys) if len(keys) == 1 else {key for key in keys if not is_free([key])}
+
     def _locks_no_gaps(self, connection: BaseDatabaseWrapper) -> bool:
         """Whether this transaction surely runs at READ COMMITTED; it has read something before.
 

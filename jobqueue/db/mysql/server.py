@@ -91,14 +91,17 @@ def error_number(error: BaseException) -> object:
     return error.args[0] if error.args else None
 
 
-def in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    """PyMySQL keeps the server's status. Else the server is asked: one round trip."""
+def in_transaction(connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
+    """PyMySQL keeps the server's status. Else the server is asked: one round trip.
+
+    With autocommit off the next statement would begin one: True unless `begun`.
+    """
     session: Any = connection.connection
     status = getattr(session, "server_status", None)
     if isinstance(status, int):
-        return bool(status & _IN_TRANSACTION or not status & _AUTOCOMMIT)
+        return bool(status & _IN_TRANSACTION or not (begun or status & _AUTOCOMMIT))
     by_driver = getattr(session, "get_autocommit", None)
-    if by_driver is not None and not by_driver():
+    if not begun and by_driver is not None and not by_driver():
         return True
     wrapper: Any = connection
     try:

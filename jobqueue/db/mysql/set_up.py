@@ -21,7 +21,7 @@ VARIABLES = (
 # Instants of INNODB_TRX have the zone of the server's host.
 _OLD = """
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()) AS age,
-  trx_query IS NULL
+  trx_query IS NULL, trx_rows_locked > 0 OR trx_rows_modified > 0
 FROM information_schema.innodb_trx WHERE trx_mysql_thread_id NOT IN (0, CONNECTION_ID())
 HAVING age >= %s ORDER BY age DESC LIMIT %s
 """
@@ -88,10 +88,14 @@ class MySQLSetUp(SetUp):
             cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ({names})")
             return {str(name).lower(): str(value).lower() for name, value in cursor.fetchall()}
 
-    def old_transactions(self, connection: BaseDatabaseWrapper, seconds: float, limit: int) -> list[OldTransaction]:
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
         """From InnoDB's list of transactions, which needs PROCESS."""
         rows = ask(connection, _OLD, [seconds, limit], NO_PROCESS_RIGHT)
-        return [OldTransaction(int(session), float(age), bool(idles)) for session, age, idles in rows]
+        return [
+            OldTransaction(int(session), float(age), bool(idles), bool(locks)) for session, age, idles, locks in rows
+        ]
 
 
 class MariaDBSetUp(MySQLSetUp):

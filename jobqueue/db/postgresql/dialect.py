@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
+from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import Dialect, ErrorKind, Problem, Q
 from jobqueue.db.indexed_table import bind_part
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
-from jobqueue.db.postgresql.session import has_no_connection, is_pooled, limited, sqlstate
+from jobqueue.db.postgresql.session import driver_problem, has_no_connection, is_pooled, limited, sqlstate
 from jobqueue.db.postgresql.set_up import PostgreSQLSetUp
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
 
+#: for the transaction that a statement with these in front of it is
+_IN_INDEX_ORDER = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; "
 # Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
 _TRANSIENT = {
     "40001": ErrorKind.SERIALIZATION,
@@ -31,8 +35,8 @@ _TRANSIENT = {
 }
 # Connection exceptions are class 08; 57Pxx shut down or terminated, 25006 read-only.
 _GONE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03"}
-# Terminated (what it was doing is rolled back), starting up or shutting down.
-_NEVER_TAKEN = ("57P01", "57P03")
+# Terminated (what it was doing is rolled back), starting up or shutting down, read-only: it takes no writes.
+_NEVER_TAKEN = ("57P01", "57P03", "25006")
 # How the drivers' own words begin; libpq's are behind them.
 _NEVER_SENT = (
     "connection failed: ",
@@ -103,6 +107,30 @@ class PostgreSQL(Dialect):
             queryset, f"SELECT * FROM {{table}} WHERE {{key}} > {above:d} AND {{key}} <= {up_to:d} OFFSET 0"
         )
 
+    @contextmanager
+    def in_index_order(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
+        """By the text before the statement, in the same round trip: one simple query is one transaction.
+
+        After a burst into an emptied table the statistics say that a few jobs wait, and the planner would read and sort
+        all of them for each claim, until the next ANALYZE. Not in a transaction, in which the settings would stay, and
+        not with binding by the server, which takes one statement at a time.
+        """
+        driver, bound = connection.Database.__name__, connection.settings_dict["OPTIONS"].get("server_side_binding")  # type: ignore[attr-defined]
+        if bound or driver != "psycopg" or in_callers_transaction(connection):
+            yield
+            return
+
+        def unsorted(execute: Callable[..., Parameter], sql: str, params: Any, many: bool, context: Any) -> Parameter:
+            result = execute(_IN_INDEX_ORDER + sql, params, many, context)
+            # The rows are those of the last statement.
+            while context["cursor"].nextset():
+                pass
+            return result
+
+        # Entered last, so it is the innermost: others see the statement alone.
+        with connection.execute_wrapper(unsorted):
+            yield
+
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
         """By a seek each: of a small table, or what it takes for one, PostgreSQL would read all rows for a long IN."""
         text = ",".join(str(int(one)) for one in ids)
@@ -141,7 +169,10 @@ class PostgreSQL(Dialect):
         return "C"
 
     def problems(self, connection: BaseDatabaseWrapper, table: str) -> Iterator[Problem]:
-        """Isolation; Django itself refuses servers that are too old."""
+        """Driver and isolation; Django itself refuses servers that are too old."""
+        wrapper: Any = connection
+        if (problem := driver_problem(wrapper.Database)) is not None:
+            yield problem
         level = self.isolation(connection)
         if level != "read committed":
             yield Problem(
@@ -159,7 +190,7 @@ class PostgreSQL(Dialect):
         found = str(one_value(connection, sql, ["default_transaction_read_only"]))
         return {"off": "", "on": "default_transaction_read_only"}.get(found, found)
 
-    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+    def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
         """From the driver: every status but idle; so also a failed transaction, and an answer that was not read."""
         session: Any = connection.connection
         return bool(session.info.transaction_status != 0)
@@ -182,6 +213,19 @@ class PostgreSQL(Dialect):
     def notify(self, connection: BaseDatabaseWrapper, channel: str, text: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [channel, text])
+
+    def limit_idle_transactions(self, connection: BaseDatabaseWrapper, seconds: float) -> None:
+        """idle_in_transaction_session_timeout, of the session."""
+        if connection.settings_dict.get("OPTIONS", {}).get("pool") or is_pooled(connection):
+            return
+        name, limit = "idle_in_transaction_session_timeout", round(1000 * seconds)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config(name, %s, false) FROM pg_settings "
+                "WHERE name = %s AND (setting::bigint = 0 OR setting::bigint > %s)",
+                [f"{limit}ms", name, limit],
+            )
+            cursor.fetchall()
 
     is_pooled = staticmethod(is_pooled)
     limit_reads = staticmethod(limited)

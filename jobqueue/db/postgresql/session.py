@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.db.dialect import Problem
 from jobqueue.db.sockets import one_value
 
 #: of psycopg_pool, for Django's option "pool": no connection was free in time, or too many threads wait for one
@@ -25,6 +27,20 @@ def sqlstate(error: BaseException) -> str | None:
     """SQLSTATE of the driver's exception; None where the server did not answer."""
     found: str | None = getattr(error.__cause__, "sqlstate", None)
     return found
+
+
+def driver_problem(driver: Any) -> Problem | None:
+    """What `check` reports of the driver's module: psycopg2 and old versions have other names for errors."""
+    name, version = driver.__name__, str(driver.__version__)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if name == "psycopg" and numbers >= (3, 2):
+        return None
+    return Problem(
+        "E015",
+        f"The driver is {name} {version.split(' ')[0]}: what its errors mean is not known, so a deadlock or a refused "
+        "lock would count as a lost connection.",
+        'pip install "psycopg[binary]>=3.2". Django takes it as soon as it is installed.',
+    )
 
 
 def has_no_connection(error: BaseException) -> bool:

@@ -37,8 +37,10 @@ FROM pg_index x JOIN pg_class t ON t.oid = x.indrelid JOIN pg_class i ON i.oid =
 WHERE x.indisvalid AND pg_table_is_visible(t.oid) AND t.relname = ANY(%s)
 """
 _OLD = """
-SELECT pid, EXTRACT(epoch FROM clock_timestamp() - xact_start) AS age, state <> 'active'
-FROM pg_stat_activity
+SELECT pid, EXTRACT(epoch FROM clock_timestamp() - xact_start) AS age, state <> 'active',
+  EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = to_regclass(%s) AND l.granted
+    AND l.mode NOT IN ('AccessShareLock', 'SIReadLock'))
+FROM pg_stat_activity a
 WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
   AND xact_start <= clock_timestamp() - make_interval(secs => %s)
 ORDER BY xact_start LIMIT %s
@@ -83,11 +85,14 @@ class PostgreSQLSetUp(SetUp):
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(SETTINGS)])
             return {str(name): str(value) for name, value in cursor.fetchall()}
 
-    def old_transactions(self, connection: BaseDatabaseWrapper, seconds: float, limit: int) -> list[OldTransaction]:
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
         """From pg_stat_activity, which shows those of other accounts to members of pg_read_all_stats only."""
         with connection.cursor() as cursor:
-            cursor.execute(_OLD, [seconds, limit])
-            return [OldTransaction(int(pid), float(age), bool(idles)) for pid, age, idles in cursor.fetchall()]
+            cursor.execute(_OLD, [table, seconds, limit])
+            rows = cursor.fetchall()
+        return [OldTransaction(int(pid), float(age), bool(idles), bool(locks)) for pid, age, idles, locks in rows]
 
     def dead_rows(self, connection: BaseDatabaseWrapper, table: str) -> DeadRows | None:
         """As autovacuum counts them."""

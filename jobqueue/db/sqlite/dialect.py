@@ -109,6 +109,6 @@ class SQLite(Dialect):
     def is_stopped(self, error: BaseException) -> bool:
         return isinstance(error, OperationalError) and "interrupted" in str(error)
 
-    def in_transaction(self, connection: BaseDatabaseWrapper) -> bool:
+    def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
         session: Any = connection.connection
         return bool(session.in_transaction)
