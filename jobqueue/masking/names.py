@@ -18,15 +18,20 @@ _SECRET_WORDS = frozenset([
     "password", "passwd", "passphrase", "passcode", "pwd", "pw", "secret", "secrets", "token", "credential",
     "credentials", "authorization", "auth", "cookie", "cookies", "session", "csrf", "xsrf", "jwt", "bearer",
     "dsn", "cvc", "cvv", "cvn", "ssn", "rrn", "otp", "totp", "pin", "apikey", "privatekey", "secretkey",
-    "accesskey", "authtoken", "sessionid", "sessionkey", "sid", "cardnumber", "creditcard", "비밀번호", "주민등록번호",
-    "카드번호",
+    "accesskey", "authtoken", "sessionid", "sessionkey", "sid", "cardnumber", "creditcard", "pass", "passwords",
+    "tokens", "signature", "sig", "cred", "creds",
 ])  # fmt: skip
 _THINGS = frozenset(["auth", "session", "token", "cookie", "credential", "credentials"])
-_SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials")
+_SECRET_ENDS = (
+    "password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials", "passwords",
+    "비밀번호", "비번", "주민등록번호", "주민번호", "카드번호", "인증번호", "토큰", "비밀키",
+)  # fmt: skip
 _PHRASES = (
     "apikey", "accesskey", "accountkey", "secretkey", "privatekey", "signingkey", "encryptionkey", "sharedkey",
     "cardnumber", "creditcard", "cardno", "securitycode", "connectionstring", "databaseurl", "brokerurl", "redisurl",
     "socialsecurity", "residentregistration", "sharedaccesssignature", "accesstokens", "refreshtokens",
+    "sshkey", "masterkey", "appkey", "clientkey", "deploykey", "logincode", "verificationcode", "confirmationcode",
+    "accesscode", "authcode",
 )  # fmt: skip
 #: a name that begins or ends with one of these tells about a secret but holds none: token_count, password_changed_at
 _ABOUT_ENDS = frozenset([
@@ -35,7 +40,7 @@ _ABOUT_ENDS = frozenset([
     "hint", "reset", "status", "valid",
 ])  # fmt: skip
 _ABOUT_BEGINS = frozenset([
-    "has", "is", "max", "min", "num", "total", "require", "requires",
+    "has", "is", "max", "min", "num", "total", "require", "requires", "prompt", "completion", "input", "output", "used",
 ])  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from jobqueue.masking.names import MASK, is_secret_name, names_a_thing, own_rules
 from jobqueue.masking.numbers import mask_numbers
 from jobqueue.masking.tokens import mask_tokens
+from jobqueue.masking.urls import mask_urls
 
 # A name and what stands between it and its value: = : => := with quotes, also those of JSON within JSON. The names are
 # possessive, so that each character is read once.
@@ -30,11 +31,17 @@ _LINE = re.compile(r"""[^\n"'\\]++""")
 _HEADERS = frozenset(["authorization", "proxy-authorization", "cookie", "set-cookie"])
 _NO_SECRET = frozenset(["none", "null", "true", "false", "undefined", MASK])
 _SHOWN_QUOTES = re.compile(r"""\A(\\*[rbuRBU]{0,2}["'])(?s:.*?)(\\*["'])?\Z""")
-_KEY_VALUE_IN_ATTRIBUTE = re.compile(r"://([^\s/:@\"'<>]{0,200}):([^\s/@\"'<>]{1,300})@")
+# The forms of a name and its value without a sign between them: options of a command line, a pair, an element.
+_OPTION = re.compile(
+    r"""(?<![\w-])(--?[A-Za-z][\w-]{1,100})((?:["'],?[ \t]{1,8}[brBR]?["']|[ \t]{1,8}(?!-)))([^\s"'\]\)]{1,2000})"""
+)
+_PAIR = re.compile(
+    r"""([(\[][ \t]{0,8}(["'])([\w.-]{1,100})\2,[ \t]{0,8})([bruBRU]?["'])([^"'\n]{1,2000})(["'],?[)\]])"""
+)
+_ELEMENT = re.compile(r"(<([\w:.-]{1,100})(?:\s[^<>]{0,200})?>)([^<>]{1,2000})(?=</\2\s{0,8}>)")
 # What storable() writes where it has left something out, and the rest of the line that it has cut.
 _CUT = re.compile(r"(\n\.\.\. \d{1,12} bytes left out \.\.\.\n)([^\n]*\n?)")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
-_ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
 
 
 def mask_text(text: str) -> str:
@@ -49,9 +56,7 @@ def mask_text(text: str) -> str:
 
 def _masked(text: str) -> str:
     text = mask_tokens(text)
-    text = _KEY_VALUE_IN_ATTRIBUTE.sub(lambda found: f"://{found[1]}:{MASK}@", text)
-    text = _ACCOUNT_TOKEN.sub(f"://{MASK}@", text)
-    text = mask_numbers(_mask_named(text))
+    text = mask_numbers(_mask_named(_mask_beside(mask_urls(text))))
     for pattern in own_rules().patterns:
         text = pattern.sub(MASK, text)
     return text
@@ -74,6 +79,15 @@ def _without_key(text: str) -> str:
     """A text without the rest of a private key at its beginning."""
     end = _KEY_END.search(text)
     return text if end is None or "-----BEGIN" in text[: end.start()] else f"{MASK}\n{text[end.start() :]}"
+
+
+def _mask_beside(text: str) -> str:
+    """Mask the values beside telling names: --password x, ('password', 'x'), <password>x</password>."""
+    text = _OPTION.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if is_secret_name(found[1]) else found[0], text)
+    text = _PAIR.sub(
+        lambda found: f"{found[1]}{found[4]}{MASK}{found[6]}" if is_secret_name(found[3]) else found[0], text
+    )
+    return _ELEMENT.sub(lambda found: f"{found[1]}{MASK}" if is_secret_name(found[2]) else found[0], text)
 
 
 def _mask_named(text: str) -> str:

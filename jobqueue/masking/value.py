@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from jobqueue.masking.names import MASK, is_secret_name
 from jobqueue.masking.text import mask_text
 from jobqueue.payload import JSON
+
+_PLAIN_NAME = re.compile(r"-{0,2}[\w.-]{1,100}")
 
 
 def mask_value(value: JSON) -> JSON:
@@ -34,14 +38,29 @@ def _copy(value: JSON, mask: Callable[[object, Any], Any]) -> JSON:
     while open_containers:
         container = open_containers.pop()
         places = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+        names = _names(places) if isinstance(container, list) else {}
         for place, found in places:
-            container[place] = masked = mask(place, found)
+            container[place] = masked = mask(names.get(place, place), found)
             if isinstance(masked, (dict, list)):
                 open_containers.append(masked)
         if isinstance(container, dict):
             _mask_keys(container)
     result: JSON = top[0]
     return result
+
+
+def _names(places: list[tuple[Any, Any]]) -> dict[Any, str]:
+    """The names of items that stand beside one: ["--password", "x"], and the pair ["password", "x"]."""
+    pairs = pairwise(places)
+    pair = len(places) == 2
+    return {
+        after[0]: before[1]
+        for before, after in pairs
+        if isinstance(before[1], str)
+        and isinstance(after[1], str)
+        and (pair or before[1].startswith("-"))
+        and _PLAIN_NAME.fullmatch(before[1])
+    }
 
 
 def _masked(place: object, found: Any) -> Any:

@@ -19,6 +19,8 @@ ORDINARY = [
     "order-key=customer-12345678", "redis://cache:6379/0", "password=None", "password_changed_at=2026-01-31",
     "monkey=1 keyboard=2", "task-1234567890", "010-1234-5678", "session expired after 5 minutes", "sk-1",
     "auth-1:211:5f0c2a9e/1.1", "auth-worker-7d9f:211", "session:42", "refresh-token:1769860867123456",
+    "https://registry.test:5000/@scope/name", "<secretary>Kim</secretary>", "['password', 'email', 'name']",
+    "('user', 'kim')", "--queue mail --limit 5", "compass=3", "bypass: 1", "prompt_tokens=12", "1 passed, 2 failed",
 ]  # fmt: skip
 
 

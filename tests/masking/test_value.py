@@ -18,6 +18,17 @@ def test_the_value_of_a_telling_key_is_masked(key):
     }
 
 
+@pytest.mark.parametrize(
+    "value", [["--password", "hunter2"], ["password", "hunter2"], ["mysql", "--password", "hunter2", "shop"]]
+)
+def test_what_stands_beside_a_telling_name_in_a_list_is_masked(value):
+    assert mask_value({"argv": value}) == {"argv": [MASK if item == "hunter2" else item for item in value]}
+
+
+def test_a_list_of_names_stays():
+    assert mask_value(["username", "password", "email"]) == ["username", "password", "email"]
+
+
 def test_text_in_values_and_keys_is_searched_and_the_original_stays():
     value = {"args": ["password=x1", 5], "mysql://a:pw@db": True}
     assert mask_value(value) == {"args": [f"password={MASK}", 5], f"mysql://a:{MASK}@db": True}

@@ -18,9 +18,9 @@ from django.utils.translation import gettext_lazy as _
 
 import jobqueue
 from jobqueue.admin.page.formatting import NOTHING, badge, plain, span, stacked
-from jobqueue.admin.settings.secrets import hide_database
 from jobqueue.db import vendor
 from jobqueue.db.clock import SKEW_SECONDS, compare_clocks
+from jobqueue.masking.urls import hide_database
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -12,13 +12,13 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.formatting import plain, span
-from jobqueue.admin.settings.secrets import HIDDEN, hide_place, hide_route, hide_url
 from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.alarms import NOTIFY, WORKERS, Recipient
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.conf.retention import DEFAULT, STATES, Kept
 from jobqueue.conf.rules import MAPPING, Rule
 from jobqueue.failures.dependencies import DependencySettings
+from jobqueue.masking.urls import HIDDEN, hide_place, hide_route, hide_url
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
