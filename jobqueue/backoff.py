@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeAlias
 
-from jobqueue.conf import load
+from jobqueue.conf import Settings, load
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.known import classes
@@ -56,9 +56,9 @@ class Backoff:
         return min(self.cap_seconds, raw * rng.uniform(1 - self.jitter, 1 + self.jitter))
 
 
-def default_backoff() -> Backoff:
-    """The back-off that JOBQUEUE configures."""
-    settings = load()
+def default_backoff(settings: Settings | None = None) -> Backoff:
+    """The back-off that JOBQUEUE configures. `settings`: those that a check has read, which does not raise."""
+    settings = settings or load()
     return Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
 
 

@@ -1,7 +1,8 @@
 """Signals about jobs. They are sent after the write and carry ids, not rows; the sender is the Job or Worker model.
 
 Receivers are called with send_robust(), which logs what they raise, so that it does not reach the worker. Inside a
-caller's transaction a signal is sent before that transaction commits.
+caller's transaction a signal about a job is sent before that transaction commits, and one about a pause or a breaker
+after it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ attempt_ended = Signal()
 queue_paused = Signal()
 queue_resumed = Signal()  # queue, task, by, using
 breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"), reason, using
-# Ticks of a schedule were not fired, the first one at `tick`; reason: "late" (no worker ran), "overlap", "full" or
-# "refused". name, tick, ticks, reason, using
+# Ticks of a schedule were not fired, the first one at `tick`; reason: "late" (no worker looked in time), "overlap",
+# "full", "refused" or "duplicate"; sent after the commit. name, tick, ticks, reason, using
 schedule_missed = Signal()
 # A group has ended; sent after the commit. group_id, name, total, done, failed, canceled, using
 group_ended = Signal()

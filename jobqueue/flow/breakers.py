@@ -43,6 +43,8 @@ class Breaker:
 
     def close(self) -> bool:
         """Close it, whoever has opened it, and start the jobs that wait for it; False if it was closed."""
+        # One whose time is over has been closed since then: that is written, and told, first.
+        machine.breaker_of(self.dependency, self._using)
         closed = machine.close(self.dependency, reason="closed by hand", using=self._using)
         forget_rules()
         if closed:

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow.rows import change, check_place
@@ -65,12 +66,20 @@ def resume(queue: str, *, task: object = None, by: str | None = None, using: str
     """End the pause or drain of `queue`, or of a task in it; False if there was none. Limits stay."""
     alias, author = alias_of(using), _author(by)
     place, path = check_place(queue, task, using=alias)
-    ended = change("resume", place, path, alias, _resume)
-    if ended:
-        if path:
-            open_soon(place, path, using=alias)
-        send(queue_resumed, FlowRule, queue=place, task=path or None, by=author, using=alias)
-    return ended
+    was_over = False
+
+    def end(row: FlowRule) -> bool:
+        nonlocal was_over
+        was_over = row.until is not None and row.until <= read_now(alias)
+        return _resume(row)
+
+    changed = change("resume", place, path, alias, end)
+    if changed and path:
+        open_soon(place, path, using=alias)
+    if changed and not was_over:
+        about = {"queue": place, "task": path or None, "by": author}
+        after_commit(partial(send, queue_resumed, FlowRule, using=alias, **about), alias)
+    return changed and not was_over
 
 
 def paused(*, using: str | None = None) -> list[Paused]:
@@ -91,7 +100,7 @@ def _set(
     values = {"mode": mode, "reason": words, "by": author, "since": UtcNow(), "until": until, "updated_at": UtcNow()}
     change("pause", queue, task, using, partial(_write, values))
     about = {"queue": queue, "task": task or None, "reason": words, "by": author, "until": until, "mode": str(mode)}
-    send(queue_paused, FlowRule, using=using, **about)
+    after_commit(partial(send, queue_paused, FlowRule, using=using, **about), using)
 
 
 def check_reason(reason: object) -> str:

@@ -22,6 +22,10 @@ class Running(NamedTuple):
     selection: Selection
     announced: Any
 
+    def serves(self, queue: str) -> bool:
+        """Whether they claim from it."""
+        return self.selection.serves(queue)
+
 
 def running_workers(using: str) -> list[Running]:
     """The running workers, those that are alike together."""
@@ -40,6 +44,5 @@ def count_unaware(workers: list[Running], queue: str, task: str | None, *, set_h
     return sum(
         worker.number
         for worker in workers
-        if worker.selection.serves(queue)
-        and (worker.announced is None if set_here else not knows(worker.announced, queue, task))
+        if worker.serves(queue) and (worker.announced is None if set_here else not knows(worker.announced, queue, task))
     )

@@ -14,7 +14,7 @@ from jobqueue.gates.breaker_states import Known
 from jobqueue.gates.buckets import Bucket, lock_buckets
 from jobqueue.gates.limits import Rate, Slots, limits_of
 from jobqueue.gates.rules import Rules
-from jobqueue.gates.slots import FreeSlots, Slot, lock_slots, take_slots
+from jobqueue.gates.slots import FreeSlots, Place, Slot, lock_slots, take_slots
 from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
 from jobqueue.gates.waiting import Blocked
 from jobqueue.payload import JSON
@@ -85,7 +85,7 @@ def admit(
     for one in found:
         if one.slots is not None and free[one.slots.subject.number].is_full(one.slots.most):
             _block(one, one.slots.subject, answer)
-        elif one.rate is not None and not buckets[one.rate.subject.number].left:
+        elif one.rate is not None and not _tokens_left(one.rate, buckets):
             _block(one, one.rate.subject, answer)
             _spare(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
@@ -100,12 +100,19 @@ def admit(
     return answer
 
 
+def _tokens_left(rate: Rate, buckets: Mapping[int, Bucket]) -> int:
+    """0 also while another transaction keeps the bucket locked."""
+    bucket = buckets.get(rate.subject.number)
+    return bucket.left if bucket is not None else 0
+
+
 def _free_slots(found: Iterable[_Limited], queue: str, using: str) -> dict[int, FreeSlots]:
-    tasks: dict[int, str | None] = {}
+    places: dict[int, Place] = {}
     for one in found:
         if one.slots is not None:
-            tasks[one.slots.subject.number] = one.row.task if one.row.concurrency_key is None else None
-    return lock_slots(tasks, queue, using)
+            task, key = one.row.task, one.row.concurrency_key
+            places[one.slots.subject.number] = Place(queue, task) if key is None else Place(queue, None, bytes(key))
+    return lock_slots(places, using)
 
 
 def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -20,18 +21,23 @@ from django.db.models import Exists, OuterRef, Q
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import JobQueueError
+from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
 from jobqueue.gates.breaker_runs import Key, Run, Told, told_of
 from jobqueue.gates.breaker_states import Known, State, is_over, known, longest_wait
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import breaker_subject
+from jobqueue.gates.unlocked import PAUSES_SECONDS, tries, update_unlocked
 from jobqueue.models import BreakerState, Gate, Job
 from jobqueue.signals import breaker_changed, send
 
 logger = logging.getLogger("jobqueue.worker")
+
+#: between the tries to lock the row of a breaker that others have locked
+LOCKED_SECONDS = (*PAUSES_SECONDS, 0.08, 0.16, 0.32)
 
 
 class BreakerOpen(JobQueueError):
@@ -59,7 +65,7 @@ def _failed(
 ) -> tuple[set[Key], BreakerState | None]:
     own = settings_of(dependency, load().dependencies)
     with vendor(using).transaction(connections[using]):
-        row = locked_row(dependency, using)
+        row = locked_row(dependency, using, waits=False)
         told = told_of(row, told_at)
         if row.state == State.CLOSED:
             spent = _count(row, calls, own, told)
@@ -114,7 +120,7 @@ def succeeded(dependency: str, runs: Sequence[Run], *, using: str, told_at: floa
 
 def _succeeded(dependency: str, runs: Sequence[Run], told_at: float, using: str) -> BreakerState | None:
     with vendor(using).transaction(connections[using]):
-        row = locked_row(dependency, using)
+        row = locked_row(dependency, using, waits=False)
         if row.state == State.CLOSED:
             told = told_of(row, told_at)
             if row.window_at is None or any(run.ended_after(row.window_at, told) for run in runs):
@@ -139,8 +145,10 @@ def may_probe(dependency: str, job_id: int, fence: int, *, using: str) -> bool:
     at = Q(probe_at__lte=UtcNow()) | Q(probe_at__gt=UtcNowPlus(longest_wait(dependency)))
     due = (at & Q(state=State.OPEN, by_hand=False)) | (Q(state=State.HALF_OPEN) & ~Exists(runs))
     rows = BreakerState.objects.using(using).filter(due, dependency=dependency)
-    # Locked first: an UPDATE that waits for another claim would see the job of that probe as it was before the wait.
-    list(BreakerState.objects.using(using).filter(pk=dependency).select_for_update().values_list("pk"))
+    # Locked first: whoever has it locked turns the breaker just now, perhaps by a probe; nobody waits for that.
+    own = BreakerState.objects.using(using).filter(pk=dependency)
+    if not vendor(using).lock_rows(own).values_list("pk").first():
+        return False
     # By key: MySQL refuses a subquery on a table that it updates, and this one reads another.
     return bool(
         rows.update(state=State.HALF_OPEN, probe_job=job_id, probe_fence=fence, updated_at=UtcNow(), probe_at=None)
@@ -160,8 +168,10 @@ def breaker_of(dependency: str, using: str) -> Known | None:
     if row is None or row.state == State.CLOSED:
         return None
     if is_over(row, row.now):
-        if close(dependency, reason="its time is over", using=using):
-            announce(dependency, State.CLOSED, "its time is over", using)
+        # If others keep it locked, it counts as closed all the same.
+        with suppress(DatabaseBusy):
+            if close(dependency, reason="its time is over", using=using, waits=False):
+                announce(dependency, State.CLOSED, "its time is over", using)
         return None
     return known(row, row.now)
 
@@ -187,14 +197,17 @@ def _open_by_hand(dependency: str, reason: str, until: datetime | None, using: s
         turn(row, State.OPEN, reason)
 
 
-def close(dependency: str, *, reason: str, using: str) -> bool:
-    """Close it, whoever has opened it, in the caller's transaction; False if it was closed."""
-    return retry_transient("breaker", partial(_close, dependency, reason, using), using=using)
+def close(dependency: str, *, reason: str, using: str, waits: bool = True) -> bool:
+    """Close it, whoever has opened it, in the caller's transaction; False if it was closed.
+
+    `waits`: see locked_row().
+    """
+    return retry_transient("breaker", partial(_close, dependency, reason, using, waits), using=using)
 
 
-def _close(dependency: str, reason: str, using: str) -> bool:
+def _close(dependency: str, reason: str, using: str, waits: bool) -> bool:
     with vendor(using).transaction(connections[using]):
-        row = locked_row(dependency, using, as_written=True)
+        row = locked_row(dependency, using, as_written=True, waits=waits)
         if row.state == State.CLOSED:
             return False
         turn(row, State.CLOSED, reason)
@@ -215,20 +228,32 @@ def turn(
     using = row._state.db
     row.save(using=using)
     at = row.now if state == State.CLOSED else row.until if row.by_hand else probe_at
-    Gate.objects.using(using).filter(pk=breaker_subject(row.dependency).number).update(opens_at=at, updated_at=UtcNow())
+    gates = Gate.objects.using(using).filter(pk=breaker_subject(row.dependency).number)
+    # A claim that has it locked puts jobs behind it, which are looked at within a second.
+    update_unlocked(gates, using, opens_at=at, updated_at=UtcNow())
 
 
-def locked_row(dependency: str, using: str, *, as_written: bool = False) -> Any:
+def locked_row(dependency: str, using: str, *, as_written: bool = False, waits: bool = True) -> Any:
     """The row of a dependency, locked. Made if there is none.
 
+    Without `waits` DatabaseBusy is raised if others keep it locked: by threads that have more to do.
     `now` is the database's clock, and was read between the two instants (monotonic) of `read_between`. One that was
     opened by hand until a time that has passed is closed, unless `as_written`.
     """
-    rows = BreakerState.objects.using(using).filter(pk=dependency).select_for_update().annotate(now=Selected(UtcNow()))
-    before, row = time.monotonic(), cast(Any, rows.first())
-    if row is None:
-        BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
-        before, row = time.monotonic(), rows.get()
+    own = BreakerState.objects.using(using).filter(pk=dependency)
+    rows = (own.select_for_update() if waits else vendor(using).lock_rows(own)).annotate(now=Selected(UtcNow()))
+    for _ in tries(() if waits else LOCKED_SECONDS):
+        before, row = time.monotonic(), cast(Any, rows.first())
+        if row is None and not own.exists():
+            BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
+            before, row = time.monotonic(), cast(Any, rows.first())
+        if row is not None:
+            break
+    else:
+        raise DatabaseBusy(
+            f"another session keeps the row of the circuit breaker of {dependency} locked. Nothing was written; look "
+            "for a process that is frozen, or a transaction that does not end."
+        )
     row.read_between = before, time.monotonic()
     # Instants ahead come from a clock that was set back: no failure would count before they have passed.
     row.since = None if row.since is not None and row.since > row.now else row.since
@@ -247,5 +272,6 @@ def _announce(dependency: str, row: BreakerState | None, using: str) -> None:
 
 
 def announce(dependency: str, state: str, reason: str, using: str) -> None:
-    """Send breaker_changed."""
-    send(breaker_changed, BreakerState, dependency=dependency, state=str(state), reason=reason, using=using)
+    """Send breaker_changed, after the commit of an open transaction."""
+    about = {"dependency": dependency, "state": str(state), "reason": reason, "using": using}
+    after_commit(partial(send, breaker_changed, BreakerState, **about), using)

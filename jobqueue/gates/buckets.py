@@ -6,15 +6,13 @@ A bucket holds a second's worth of tokens, at least one. So in any t seconds at 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
-
-from jobqueue.db.clock import Selected, UtcNow, read_now
+from jobqueue.db.clock import UtcNow
+from jobqueue.gates.unlocked import lock_gates, time_of, update_unlocked
 from jobqueue.models import Gate
 
 #: a token is there if less than this is missing: instants have microseconds, and a token's time seldom does
@@ -23,8 +21,6 @@ _ROUNDING = 1e-6
 TOKENS_MAX = 1_000_000
 #: less than this comes from rounding
 _SET_BACK = timedelta(milliseconds=1)
-#: after so long the time of the database is read again
-_WAITED_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +62,20 @@ def mend(gate: Any, per_second: float, using: str) -> None:
     used_until, _ = draw(gate.used_until, gate.now, per_second, 0)
     if gate.used_until is not None and gate.used_until - used_until > _SET_BACK:
         rows = Gate.objects.using(using).filter(pk=gate.pk, used_until=gate.used_until)
-        rows.update(used_until=used_until, updated_at=UtcNow())
+        update_unlocked(rows, using, used_until=used_until, updated_at=UtcNow())
         gate.used_until = used_until
 
 
 class Bucket:
-    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens.
+    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens."""
 
-    `read_at`: when the statement began that has read the row, by time.monotonic().
-    """
-
-    def __init__(self, row: Any, per_second: float, read_at: float) -> None:
-        self._row, self._per_second, self._read_at = row, per_second, read_at
+    def __init__(self, row: Any, per_second: float) -> None:
+        self._row, self._per_second = row, per_second
         self.left = draw(row.used_until, row.now, per_second, TOKENS_MAX)[1].tokens
 
     def write(self, tokens: int, using: str, *, waits: bool) -> None:
         """Draw so many. `waits`: jobs wait for the next one."""
-        now = self._row.now
-        if time.monotonic() - self._read_at > _WAITED_SECONDS:
-            # The row was read with the time at which its statement began, and that may have waited for the lock. Dated
-            # so, the tokens would be there again while the jobs that have drawn them start: too close together.
-            now = read_now(using)
-        used_until, drawn = draw(self._row.used_until, now, self._per_second, tokens)
+        used_until, drawn = draw(self._row.used_until, time_of(self._row, using), self._per_second, tokens)
         opens_at = drawn.opens_at if waits or self._row.opens_at is not None else None
         Gate.objects.using(using).filter(pk=self._row.pk).update(
             used_until=used_until, per_second=self._per_second, opens_at=opens_at, updated_at=UtcNow()
@@ -97,19 +85,10 @@ class Bucket:
 def lock_buckets(wanted: Mapping[int, tuple[float, str]], using: str) -> dict[int, Bucket]:
     """Lock the bucket of each subject until the end of the open transaction; only once, as lock_slots().
 
-    `wanted`: by subject the rate per second, and the wait_reason of jobs that wait for it.
+    `wanted`: by subject the rate per second, and the wait_reason of jobs that wait for it. Without those that others
+    keep locked.
     """
     if not wanted:
         return {}
-    subjects, read_at = sorted(wanted), time.monotonic()
-    rows = Gate.objects.using(using).filter(pk__in=subjects).order_by("pk")
-    found = {row.pk: row for row in _locked(rows)}
-    if missing := [subject for subject in subjects if subject not in found]:
-        new = [Gate(subject=subject, wait_reason=wanted[subject][1]) for subject in missing]
-        Gate.objects.using(using).bulk_create(new, ignore_conflicts=True)
-        found |= {row.pk: row for row in _locked(rows)}
-    return {subject: Bucket(found[subject], wanted[subject][0], read_at) for subject in subjects}
-
-
-def _locked(rows: QuerySet[Gate]) -> list[Any]:
-    return list(rows.select_for_update().annotate(now=Selected(UtcNow())))
+    gates = lock_gates({subject: reason for subject, (_, reason) in wanted.items()}, using)
+    return {subject: Bucket(gate, wanted[subject][0]) for subject, gate in gates.items()}

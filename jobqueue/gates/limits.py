@@ -9,6 +9,7 @@ from typing import Protocol
 from jobqueue.gates import declared
 from jobqueue.gates.rules import Rules, last_rules
 from jobqueue.gates.subjects import Subject, rate_subject, slot_subject
+from jobqueue.models import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Ended(Protocol):
     """A lease that has ended."""
 
     @property
+    def job_id(self) -> int: ...
+    @property
     def queue(self) -> str: ...
     @property
     def task(self) -> str | None: ...
@@ -62,15 +65,21 @@ def slots_to_free(leases: Iterable[Ended], using: str) -> list[int]:
 
     A lease without a slot began before its task had a limit. It counts against that limit all the same.
     """
-    known = last_rules(using)
+    known, all_leases = last_rules(using), list(leases)
+    found = [lease.slot for lease in all_leases if lease.slot is not None]
     if not declared.tasks() and not known.tasks:
-        return [lease.slot for lease in leases if lease.slot is not None]
-    found = [_slot_to_free(lease, known) for lease in leases]
-    return [subject for subject in found if subject is not None]
-
-
-def _slot_to_free(lease: Ended, known: Rules) -> int | None:
-    if lease.slot is not None or lease.task is None:
-        return lease.slot
-    slots, _ = limits_of(lease.queue, lease.task, None, known)
-    return slots.subject.number if slots is not None else None
+        return found
+    early = [
+        one for one in all_leases if one.slot is None and limits_of(one.queue, one.task, None, known)[0] is not None
+    ]
+    if not early:
+        return found
+    keys = dict(
+        Job.objects.using(using).filter(pk__in=[one.job_id for one in early]).values_list("pk", "concurrency_key")
+    )
+    for lease in early:
+        key = keys.get(lease.job_id)
+        slots, _ = limits_of(lease.queue, lease.task, None if key is None else bytes(key), known)
+        if slots is not None:
+            found.append(slots.subject.number)
+    return found

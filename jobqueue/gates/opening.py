@@ -7,8 +7,8 @@ them. To open too many does no harm: the claim checks again. To open one twice i
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain
 
@@ -27,9 +27,10 @@ from jobqueue.gates import declared
 from jobqueue.gates.ahead import opened as ahead
 from jobqueue.gates.limits import limits_of
 from jobqueue.gates.rules import last_rules, rules
-from jobqueue.gates.slots import in_use
+from jobqueue.gates.slots import Place, in_use, keyed_without_slot
 from jobqueue.gates.subjects import SLOT, rate_subject, slot_subject
-from jobqueue.gates.waiting import FLOW_GATE, delete_waits
+from jobqueue.gates.unlocked import update_unlocked
+from jobqueue.gates.waiting import FLOW_GATE, delete_waits, look_soon
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state
 from jobqueue.ordering import SCHEDULED
@@ -37,6 +38,8 @@ from jobqueue.ordering import SCHEDULED
 logger = logging.getLogger("jobqueue.transitions")
 
 CHUNK = 1000
+#: so long after a job was passed over because others had locked its row, its gate is looked at again
+LOCKED_SECONDS = 1.0
 _callback: Callable[[], None] | None = None
 _opened_callback: Callable[[Mapping[str, int]], None] | None = None
 
@@ -62,9 +65,14 @@ def freed(subjects: Iterable[int], *, using: str) -> None:
         _after_commit(partial(open_first, Counter(wanted), using=using), using)
 
 
-def closed(subjects: Iterable[int], *, using: str) -> None:
-    """After the commit of a claim that closed gates: a slot may have been freed before it. Never raises."""
+def closed(subjects: Iterable[int], *, using: str, unwritten: Collection[int] = ()) -> None:
+    """After the commit of a claim that closed gates: a slot may have been freed before it. Never raises.
+
+    `unwritten`: as close_gates() has returned them.
+    """
     wanted = set(subjects)
+    if unwritten:
+        _after_commit(partial(look_soon, unwritten, using), using)
     if wanted:
         if _callback is not None:
             _callback()
@@ -81,11 +89,11 @@ def ended_unstarted(jobs: Iterable[tuple[str | None, bytes | None]], queue: str,
     if places:
         rates = sorted({rate_subject(*place).number for place in places})
         paced = Gate.objects.using(using).filter(pk__in=rates, opens_at__gt=UtcNow())
-        _after_commit(partial(paced.update, opens_at=UtcNow()), using)
+        _after_commit(partial(update_unlocked, paced, using, opens_at=UtcNow()), using)
         closed((slot_subject(*place).number for place in places), using=using)
 
 
-def _after_commit(work: partial[int], using: str) -> None:
+def _after_commit(work: Callable[[], object], using: str) -> None:
     def open_or_log() -> None:
         try:
             work()
@@ -111,36 +119,48 @@ def open_free(subjects: Iterable[int], *, using: str) -> int:
     # Where nobody claims, as in a paused queue, no more are opened than may start.
     ready = ahead.open_still(tasks, using)
     free = {subject: most - used[subject] - ready.get(subject, 0) for subject, most, *_ in gates}
+    keyed = {
+        subject: queue
+        for subject, _, _, queue, _ in gates
+        if queue is not None and tasks[subject] is None and free[subject] > 0
+    }
+    if keyed:
+        others = retry_transient("promote", partial(keyed_without_slot, keyed, using), using=using)
+        free = {subject: count - others[subject] for subject, count in free.items()}
     return open_first({subject: count for subject, count in free.items() if count > 0}, using=using)
 
 
-def _task_of(wait_reason: str, queue: str | None, task: str | None) -> tuple[str, str | None] | None:
+def _task_of(wait_reason: str, queue: str | None, task: str | None) -> Place | None:
     """Queue and task whose slots are behind a gate; None if they are those of a key."""
-    return (queue or "", task) if wait_reason.startswith(f"{SLOT} ") and task is not None else None
+    return Place(queue or "", task) if wait_reason.startswith(f"{SLOT} ") and task is not None else None
 
 
 def open_first(counts: Mapping[int, int], *, using: str) -> int:
-    """Open the first `counts[subject]` jobs that wait for each subject; how many were opened."""
+    """Open the first `counts[subject]` jobs that wait for each subject; how many were opened.
+
+    Jobs whose rows others have locked are passed over, and looked at again soon.
+    """
     left, opened = dict(counts), 0
+    locked: defaultdict[int, set[int]] = defaultdict(set)
     while left:
-        found = retry_transient("promote", partial(_first, left, using), using=using)
-        if not found:
+        wanted = {subject: count + len(locked[subject]) for subject, count in left.items()}
+        found = retry_transient("promote", partial(_first, wanted, using), using=using)
+        fresh = {
+            subject: some
+            for subject, ids in found.items()
+            if (some := [job_id for job_id in ids if job_id not in locked[subject]][: left[subject]])
+        }
+        if not fresh:
             break
-        done = open_jobs(list(chain.from_iterable(found.values())), using)
+        done, passed = _open_jobs(list(chain.from_iterable(fresh.values())), using)
         opened += len(done)
-        for subject, ids in found.items():
+        for subject, ids in fresh.items():
             ahead.add(subject, ids, using)
+            locked[subject] |= passed.intersection(ids)
         # Others may have opened some of these, or they were canceled: those behind them have their turn.
-        counts = {subject: sum(job_id in done for job_id in ids) for subject, ids in found.items()}
+        counts = {subject: sum(job_id in done for job_id in ids) for subject, ids in fresh.items()}
         left = {subject: rest for subject, count in counts.items() if (rest := left[subject] - count) > 0}
-    return opened
-
-
-def open_all(subject: int, *, using: str) -> int:
-    """Open all jobs that wait for a subject, the first ones first, in transactions of CHUNK; how many were opened."""
-    opened = 0
-    while found := retry_transient("promote", partial(_first, {subject: CHUNK}, using), using=using):
-        opened += len(open_jobs(found[subject], using))
+    look_soon([subject for subject, ids in locked.items() if ids], using, seconds=LOCKED_SECONDS)
     return opened
 
 
@@ -158,38 +178,59 @@ def _first(counts: Mapping[int, int], using: str) -> dict[int, list[int]]:
 
 
 def open_jobs(ids: Sequence[int], using: str) -> set[int]:
-    """Open those of these jobs that are closed, in transactions of CHUNK; their ids."""
-    opened: set[int] = set()
+    """Open those of these jobs that are closed, in transactions of CHUNK; their ids.
 
-    def write(some: Sequence[int], queues: Counter[str]) -> set[int]:
+    A job whose row another transaction has locked is left behind its gate: whoever has it may keep it for long, and the
+    threads that open gates have others to open.
+    """
+    return _open_jobs(ids, using)[0]
+
+
+def _open_jobs(ids: Sequence[int], using: str) -> tuple[set[int], set[int]]:
+    """The ids of those that were opened, and of those that others have locked."""
+    opened: set[int] = set()
+    locked: set[int] = set()
+
+    def write(some: Sequence[int], queues: Counter[str]) -> tuple[set[int], set[int]]:
         with vendor(using).transaction(connections[using]):
             # All of them, so that none is closed again before its row among those that wait is deleted; in one order.
             rows = _lock(using).rows(ids=some)
+            rest = set(some) - {job_id for job_id, *_ in rows}
+            kept = {job_id for (job_id,) in _exist(using).rows(ids=sorted(rest))} if rest else set()
             closed = {job_id for job_id, _, *state in rows if state == [Job.Status.READY, FLOW_GATE]}
             for job_id, queue, _, _ in rows:
                 queues[queue] += job_id in closed
             if closed:
                 _opening(using).change(ids=sorted(closed))
-            delete_waits(some, using)
-            return closed
+            if mine := [job_id for job_id in some if job_id not in kept]:
+                delete_waits(mine, using)
+            return closed, kept
 
     for start in range(0, len(ids), CHUNK):
         queues: Counter[str] = Counter()
         some = sorted(ids[start : start + CHUNK])
-        opened |= retry_transient("promote", partial(write, some, queues), using=using)
+        closed, kept = retry_transient("promote", partial(write, some, queues), using=using)
+        opened, locked = opened | closed, locked | kept
         # Also if none was closed any more: a try before the last one may have been committed without an answer.
         for queue in queues:
             wakeup.notify(queue, using)
         if opened and _opened_callback is not None:
             _opened_callback(queues)
-    return opened
+    return opened, locked
 
 
 @cache
 def _lock(using: str) -> Prepared:
     rows = Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField()))).order_by("pk")
     with transaction.atomic(using=using):
-        return prepare_rows(rows.select_for_update().values_list("pk", "queue", "status", "gate"))
+        return prepare_rows(vendor(using).lock_rows(rows).values_list("pk", "queue", "status", "gate"))
+
+
+@cache
+def _exist(using: str) -> Prepared:
+    return prepare_rows(
+        Job.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField()))).values_list("pk")
+    )
 
 
 @cache

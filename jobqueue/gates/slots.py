@@ -6,11 +6,12 @@ and nothing has to be undone after a crash.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from django.db import connections
 from django.db.models import BigIntegerField, F, QuerySet
 
 from jobqueue.db import vendor
@@ -18,6 +19,9 @@ from jobqueue.db.expressions import AnyOf, Keys, Unestimated
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.upsert import upsert
 from jobqueue.gates import declared
+from jobqueue.gates.limits import limits_of
+from jobqueue.gates.rules import last_rules
+from jobqueue.gates.unlocked import tries
 from jobqueue.models import GateSlot, Job
 from jobqueue.models.rows import any_in_state
 
@@ -31,10 +35,22 @@ class Slot(NamedTuple):
     fence: int
 
 
+class Place(NamedTuple):
+    """Whose slots those of a subject are: those of a task in a queue, or those of a key."""
+
+    queue: str
+    task: str | None
+    key: bytes | None = None
+
+
 class FreeSlots:
     """The free slots of one subject, whose rows the open transaction has locked."""
 
-    def __init__(self, held: Collection[Slot], valid: Collection[Slot], others: int) -> None:
+    def __init__(
+        self, held: Collection[Slot], valid: Collection[Slot], others: int, *, is_locked: bool = False
+    ) -> None:
+        #: another transaction has rows of them: how many are free is not known
+        self.is_locked = is_locked
         self.known = {slot.number for slot in held}
         self._used = {slot.number for slot in held if slot in valid}
         # Leases with numbers above a limit that was lowered count too, until they end; `others` run without a number.
@@ -42,8 +58,8 @@ class FreeSlots:
         self._next = 0
 
     def is_full(self, most: int) -> bool:
-        """Whether `most` leases have slots. Jobs of tasks with other limits may share a key."""
-        return self._running >= most
+        """Whether `most` leases have slots, or may have them. Jobs of tasks with other limits may share a key."""
+        return self.is_locked or self._running >= most
 
     def take(self) -> int:
         """The lowest number that is free."""
@@ -54,20 +70,37 @@ class FreeSlots:
         return self._next
 
 
-def lock_slots(subjects: Mapping[int, str | None], queue: str, using: str) -> dict[int, FreeSlots]:
-    """Lock the slots of these subjects for the open transaction. The values: the task, if they are those of a task.
+def lock_slots(subjects: Mapping[int, Place], using: str) -> dict[int, FreeSlots]:
+    """Lock the slots of these subjects for the open transaction. The values: whose slots they are.
 
-    The rows are locked in their order, so that two claims do not wait for each other crosswise. Only once in a
-    transaction: the rows of a second time would not come in that order.
+    A subject of which another transaction keeps a row locked has no free slots.
     """
     if not subjects:
         return {}
     # Locked before it is read which leases have ended: nobody else can give an ended lease's slot away after that.
-    held = _by_subject(map(Slot._make, _lock(using).rows(subjects=sorted(subjects))))
+    rows, locked = _lock_free(sorted(subjects), using)
+    held = _by_subject(rows)
     valid = _valid([slot for slots in held.values() for slot in slots], using)
-    tasks = {subject: (queue, task) for subject, task in subjects.items() if task is not None}
-    others = _without_slot(tasks, valid, using)
-    return {subject: FreeSlots(held[subject], valid, others.get(subject, 0)) for subject in subjects}
+    others = _without_slot(subjects, valid, using)
+    return {
+        subject: FreeSlots(held[subject], valid, others.get(subject, 0), is_locked=subject in locked)
+        for subject in subjects
+    }
+
+
+def _lock_free(subjects: Sequence[int], using: str) -> tuple[list[Slot], set[int]]:
+    """The slots that others have not locked, now locked; the subjects of which others have locked some."""
+    rows: list[Slot] = []
+    locked: set[int] = set()
+    for _ in tries():
+        rows = [Slot._make(row) for row in _lock(using).rows(subjects=subjects)]
+        if not vendor(using).single_writer:
+            mine = {(slot.subject, slot.number) for slot in rows}
+            # Also one that was committed between the two statements: it is not locked.
+            locked = {slot.subject for slot in _read(subjects, using) if (slot.subject, slot.number) not in mine}
+        if not locked:
+            break
+    return rows, locked
 
 
 def take_slots(slots: Iterable[Slot], free: Mapping[int, FreeSlots], using: str) -> set[int]:
@@ -84,28 +117,69 @@ def take_slots(slots: Iterable[Slot], free: Mapping[int, FreeSlots], using: str)
     return {slot.job_id for slot in over} | _insert(fresh, using)
 
 
-def _without_slot(
-    tasks: Mapping[int, tuple[str, str | None]], valid: Collection[Slot], using: str
-) -> Mapping[int, int]:
-    """By subject, how many leases of a task in a queue have no slot: they began before the limit was known.
+def _without_slot(places: Mapping[int, Place], valid: Collection[Slot], using: str) -> Mapping[int, int]:
+    """By subject, how many leases of its task or key have no slot: they began before the limit was known.
 
     Reads the index entries of the jobs that run in each queue.
     """
     slotted = {slot.job_id for slot in valid}
-    found: dict[int, int] = {}
-    for subject, (queue, task) in tasks.items():
-        rows = Job.objects.using(using).filter(queue=Unestimated(queue), status=Unestimated(Job.Status.PROCESSING))
-        rows = vendor(using).force_index(rows.filter(task__in=declared.names_of(task or "")), "ix_pick")
-        found[subject] = sum(job_id not in slotted for job_id in rows.values_list("pk", flat=True))
+    found = {
+        subject: sum(job_id not in slotted for (job_id,) in _of_task(place.queue, place.task, using))
+        for subject, place in places.items()
+        if place.task is not None
+    }
+    keys: defaultdict[str, set[bytes]] = defaultdict(set)
+    for place in places.values():
+        if place.key is not None:
+            keys[place.queue].add(place.key)
+    counts: Counter[tuple[str, bytes]] = Counter()
+    for queue, some in keys.items():
+        counts += _of_keys(queue, some, slotted, using)
+    return found | {subject: counts[one.queue, one.key] for subject, one in places.items() if one.key is not None}
+
+
+def _in_queue(queue: str, using: str, **conditions: object) -> QuerySet[Job]:
+    rows = Job.objects.using(using).filter(queue=Unestimated(queue), status=Unestimated(Job.Status.PROCESSING))
+    return vendor(using).force_index(rows.filter(**conditions), "ix_pick")
+
+
+def _of_task(queue: str, task: str, using: str) -> Iterable[tuple[int]]:
+    # Those with a key count for their key.
+    return _in_queue(queue, using, task__in=declared.names_of(task), concurrency_key=None).values_list("pk")
+
+
+def _of_keys(queue: str, keys: Collection[bytes], slotted: Collection[int], using: str) -> Counter[tuple[str, bytes]]:
+    """How many leases with each of these keys have no slot, although their tasks have a limit now."""
+    rows = _in_queue(queue, using, concurrency_key__in=sorted(keys))
+    return Counter((queue, key) for key, _ in _limited(queue, rows, slotted, using))
+
+
+def keyed_without_slot(queues: Mapping[int, str], using: str) -> Counter[int]:
+    """How many leases have no slot of these subjects, which are those of keys in a queue, although they count there."""
+    slotted = {slot.job_id for slot in _valid(_read(queues, using), using)}
+    found: Counter[int] = Counter()
+    for queue in set(queues.values()):
+        rows = _in_queue(queue, using, concurrency_key__isnull=False)
+        found.update(subject for _, subject in _limited(queue, rows, slotted, using) if subject in queues)
     return found
 
 
-def in_use(subjects: Mapping[int, tuple[str, str | None] | None], using: str) -> Mapping[int, int]:
-    """How many slots of each subject leases have. The values: queue and task of slots that are those of a task."""
-    held = _by_subject(_read(subjects, using))
+def _limited(queue: str, rows: QuerySet[Job], slotted: Collection[int], using: str) -> Iterator[tuple[bytes, int]]:
+    """The keys and subjects of leases without a slot whose tasks have a limit now."""
+    known = last_rules(using)
+    for job_id, task, key in rows.values_list("pk", "task", "concurrency_key"):
+        if job_id not in slotted and key is not None:
+            slots, _ = limits_of(queue, task, bytes(key), known)
+            if slots is not None:
+                yield bytes(key), slots.subject.number
+
+
+def in_use(places: Mapping[int, Place | None], using: str) -> Mapping[int, int]:
+    """How many slots of each subject leases have. The values: whose slots they are; None: those of a key."""
+    held = _by_subject(_read(places, using))
     valid = _valid([slot for slots in held.values() for slot in slots], using)
-    others = _without_slot({subject: place for subject, place in subjects.items() if place}, valid, using)
-    return {subject: sum(slot in valid for slot in held[subject]) + others.get(subject, 0) for subject in subjects}
+    others = _without_slot({subject: place for subject, place in places.items() if place}, valid, using)
+    return {subject: sum(slot in valid for slot in held[subject]) + others.get(subject, 0) for subject in places}
 
 
 def holders(subject: int, using: str) -> list[int]:
@@ -148,7 +222,7 @@ def _find(using: str) -> Prepared:
 
 @cache
 def _lock(using: str) -> Prepared:
-    return prepare_rows(_slots(using).select_for_update().values_list(*Slot._fields))
+    return prepare_rows(vendor(using).lock_rows(_slots(using)).values_list(*Slot._fields))
 
 
 @cache
@@ -158,6 +232,9 @@ def _running(using: str) -> Prepared:
 
 def _insert(fresh: list[Slot], using: str) -> set[int]:
     """Insert these slots, but those whose numbers others have taken meanwhile; the ids of the jobs that got theirs."""
+    names, keys = ("subject", "number"), [(slot.subject, slot.number) for slot in fresh]
+    busy = vendor(using).locks.being_inserted(connections[using], GateSlot, names, keys)
+    fresh = [slot for slot in fresh if (slot.subject, slot.number) not in busy]
     if not fresh:
         return set()
     rows = GateSlot.objects.using(using)

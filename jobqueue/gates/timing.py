@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from functools import partial
+from typing import NamedTuple
 
-from django.db.models import Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
+from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates import declared
 from jobqueue.gates.ahead import opened as ahead
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
-from jobqueue.gates.opening import CHUNK, open_first, open_free
+from jobqueue.gates.levels import INDEX
+from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs
 from jobqueue.gates.rules import rules as current_rules
 from jobqueue.gates.subjects import PAUSED, breaker_subject, dependency_named, rate_subject, slot_subject
-from jobqueue.models import FlowRule, Gate, GateWait
+from jobqueue.gates.unlocked import free_of, update_unlocked
+from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
+from jobqueue.gates.whole_queues import due_in, limited_queues, limits_of_queue
+from jobqueue.models import FlowRule, Gate, GateWait, Job
 
 #: rules that let nothing start as a pause does
 LIMIT_OF_0 = Q(sets_concurrency=True, concurrency=0) | Q(sets_rate=True, rate="0")
@@ -29,24 +36,50 @@ UNCLAIMED_SECONDS = 1.0
 RATE = "rate "
 #: jobs that are opened at once behind a gate whose limit is not known
 SOME = 200
+#: so often SOME jobs are looked at for one that may be the probe, before other gates have their turn
+PROBE_PASSES_MAX = 10
 #: between two looks whether the probe of a breaker still runs, or was started
 PROBE_LOOK_SECONDS = 1.0
+#: jobs that wait in a queue of which it is looked for keys that tasks share, when the limits of one of them change
+SHARED = 10_000
 
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
     """Let workers look again at all gates of a task, in the caller's transaction. `relimited`: its limits changed."""
-    gates = Gate.objects.using(using).filter(queue=queue, task=declared.path_of(task))
-    if relimited:
-        # Claims check again what is opened too early, and write the new limits.
-        gates.update(most=None, per_second=None, opens_at=UtcNow(), updated_at=UtcNow())
-    else:
-        gates.update(opens_at=UtcNow(), updated_at=UtcNow())
+    path = declared.path_of(task)
+    gates = Gate.objects.using(using).filter(queue=queue, task=path)
+    if not relimited:
+        update_unlocked(gates, using, opens_at=UtcNow(), updated_at=UtcNow())
+        return
+    # Claims check again what is opened too early, and write the new limits.
+    anew: dict[str, object] = {"most": None, "per_second": None, "opens_at": UtcNow(), "updated_at": UtcNow()}
+    update_unlocked(gates, using, **anew)
+    shared = _keys_with_jobs_of(queue, path, using)
+    for start in range(0, len(shared), CHUNK):
+        # The row names the task of the job that was last put there.
+        others = Gate.objects.using(using).filter(pk__in=shared[start : start + CHUNK], queue=queue)
+        update_unlocked(others.exclude(task=path), using, task=path, **anew)
+
+
+def _keys_with_jobs_of(queue: str, path: str, using: str) -> list[int]:
+    """The slots and rates of keys behind which jobs of a task are among the first SHARED that wait in its queue.
+
+    The sweep comes to the others.
+    """
+    rows = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=FLOW_GATE)
+    first = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), INDEX)
+    names, keys = {*declared.names_of(path)}, set[bytes]()
+    for task, key in first.values_list("task", "concurrency_key")[:SHARED]:
+        if key is not None and task in names:
+            keys.add(bytes(key))
+    found = ((slot_subject(queue, path, key), rate_subject(queue, path, key)) for key in sorted(keys))
+    return [subject.number for both in found for subject in both]
 
 
 def look_at_breaker(dependency: str, *, using: str) -> None:
     """Let workers look again at the gate of a dependency."""
     rows = Gate.objects.using(using).filter(pk=breaker_subject(dependency).number)
-    rows.update(opens_at=UtcNow(), updated_at=UtcNow())
+    update_unlocked(rows, using, opens_at=UtcNow(), updated_at=UtcNow())
 
 
 def any_waits(using: str) -> bool:
@@ -54,6 +87,26 @@ def any_waits(using: str) -> bool:
     # The last ones first: where many have been opened lately, a database may pass over their rows for long.
     last = GateWait.objects.using(using).order_by("-pk").values_list("pk")
     return retry_transient("promote", lambda: bool(last[:1]), using=using)
+
+
+def any_limited(serves: Callable[[str], bool], using: str) -> bool:
+    """Whether due jobs of queues that `serves` names wait for a slot or a token, so that they start soon.
+
+    Not those of paused tasks and queues, nor of a limit of 0, nor behind a breaker: nobody knows when these start.
+    """
+    known, after = current_rules(using), -1
+    if any(serves(queue) and due_in(queue, using) for queue in limited_queues(known)):
+        return True
+    while subjects := retry_transient("promote", partial(subjects_waiting, after, CHUNK, using), using=using):
+        after = subjects[-1]
+        due = GateWait.objects.using(using).filter(subject=OuterRef("pk"), run_at__lte=UtcNow())
+        gates = Gate.objects.using(using).filter(pk__in=subjects, queue__isnull=False, task__isnull=False)
+        rows = gates.filter(Exists(due)).values_list("queue", "task")
+        found: set[tuple[str, str]] = retry_transient("promote", partial(set, rows), using=using)
+        started = (place for place in found if not known.of_task(*place).starts_nothing)
+        if any(serves(queue) and not limits_of_queue(queue, known).paused for queue, _ in started):
+            return True
+    return False
 
 
 def any_timed(using: str) -> bool:
@@ -69,6 +122,9 @@ def open_due(*, using: str, before: Callable[[], None] | None = None) -> int:
     """
     due = Gate.objects.using(using).filter(opens_at__lte=UtcNow()).order_by("opens_at").annotate(now=Selected(UtcNow()))
     gates: list[Gate] = retry_transient("promote", partial(list, due[:CHUNK]), using=using)
+    # One that others have locked is looked at when they have written what they know.
+    free = free_of([gate.pk for gate in gates], using)
+    gates = [gate for gate in gates if gate.pk in free]
     if gates and before is not None:
         before()
     return sum(_open(gate, using) for gate in gates)
@@ -85,7 +141,7 @@ def _open(gate: Gate, using: str) -> int:
         opened, again = _open_unless_paused(gate, using)
     # Only if no claim has put another job there meanwhile: the time that it has set may be the same.
     mine = Gate.objects.using(using).filter(pk=gate.pk, opens_at=gate.opens_at, updated_at=gate.updated_at)
-    retry_transient("promote", partial(mine.update, opens_at=again), using=using)
+    update_unlocked(mine, using, opens_at=again)
     return opened
 
 
@@ -122,7 +178,7 @@ def _open_relimited(gate: Gate, using: str) -> tuple[int, datetime | None]:
         return _open_all(gate, using, SOME)
     # Only if no claim has written another one meanwhile.
     rows = Gate.objects.using(using).filter(pk=gate.pk, most=None, per_second=None)
-    retry_transient("promote", partial(rows.update, **values), using=using)
+    update_unlocked(rows, using, **values)
     if not paced:
         return open_free([gate.pk], using=using), None
     gate.per_second = limit
@@ -148,8 +204,76 @@ def _open_behind_breaker(gate: Gate, dependency: str, using: str) -> tuple[int, 
     if breaker.probe is not None and retry_transient("promote", partial(probe_runs, breaker, using), using=using):
         return 0, now + timedelta(seconds=PROBE_LOOK_SECONDS)
     # Perhaps no worker serves its queue: then the next one has its turn.
-    opened = open_first({gate.pk: 1}, using=using)
-    return opened, now + timedelta(seconds=PROBE_LOOK_SECONDS) if opened else None
+    opened, left = _open_probe(gate.pk, using)
+    if left is _Look.AT_ONCE:
+        return opened, now
+    return opened, None if left is _Look.NOBODY_WAITS else now + timedelta(seconds=PROBE_LOOK_SECONDS)
+
+
+class _Look(Enum):
+    """What is left to do after a look for a probe."""
+
+    AT_ONCE = auto()
+    LATER = auto()
+    NOBODY_WAITS = auto()
+
+
+#: by database and gate, how far a look for a probe came that did not come to an end
+_looked: dict[tuple[str, int], GateWait] = {}
+
+
+def _open_probe(subject: int, using: str) -> tuple[int, _Look]:
+    """Open the first job that may be the probe, and those before it that have expired, which the next claim ends.
+
+    Those of paused queues and tasks stay, and those whose rows others have locked.
+    """
+    known, after, opened = current_rules(using), _looked.pop((using, subject), None), 0
+    first = after is None
+    for _ in range(PROBE_PASSES_MAX):
+        waits = retry_transient("promote", partial(_behind, subject, after, using), using=using)
+        found = retry_transient("promote", partial(_facts, [wait.job_id for wait in waits], using), using=using)
+        # One that is gone is opened too, which deletes its row.
+        late = [wait.job_id for wait in waits if found.get(wait.job_id, _GONE).has_expired]
+        opened += len(open_jobs(late, using))
+        for wait in waits:
+            one = found.get(wait.job_id, _GONE)
+            if one.has_expired or limits_of_queue(one.queue, known).paused:
+                continue
+            if not known.of_task(one.queue, one.task).starts_nothing and open_jobs([wait.job_id], using):
+                return opened + 1, _Look.LATER
+        if len(waits) < SOME:
+            return opened, _Look.NOBODY_WAITS if first and not waits else _Look.LATER
+        first, after = False, waits[-1]
+    _looked[using, subject] = waits[-1]
+    return opened, _Look.AT_ONCE
+
+
+class _Facts(NamedTuple):
+    """What a job that waits for a breaker has, as far as it matters for a probe."""
+
+    queue: str
+    task: str | None
+    has_expired: bool
+
+
+_GONE = _Facts("", None, has_expired=True)
+
+
+def _facts(ids: Sequence[int], using: str) -> dict[int, _Facts]:
+    rows = Job.objects.using(using).filter(pk__in=ids)
+    has_expired = ExpressionWrapper(Q(expires_at__isnull=False) & Q(expires_at__lte=UtcNow()), BooleanField())
+    found = rows.annotate(has_expired=has_expired).values_list("pk", "queue", "task", "has_expired")
+    return {job_id: _Facts(queue, task, bool(late)) for job_id, queue, task, late in found}
+
+
+def _behind(subject: int, after: GateWait | None, using: str) -> list[GateWait]:
+    """The first SOME that wait for a subject, behind this one."""
+    rows = GateWait.objects.using(using).filter(subject=subject)
+    if after is not None:
+        equal = Q(urgency=after.urgency)
+        later = Q(run_at__gt=after.run_at) | Q(run_at=after.run_at, job_id__gt=after.job_id)
+        rows = rows.filter(Q(urgency__gt=after.urgency) | equal & later)
+    return list(rows.order_by("subject", "urgency", "run_at", "job_id")[:SOME])
 
 
 def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:

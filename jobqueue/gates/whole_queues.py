@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import Selected, UtcNow
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.retry import retry_transient
 from jobqueue.durations import parse_rate
 from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.rules import Rules
 from jobqueue.gates.subjects import whole_queue_subject
+from jobqueue.gates.unlocked import GateMissing, lock_gate, make_gate, time_of
 from jobqueue.models import Gate, Job
 
 #: a limit above this is not counted: no number of workers reaches it
 COUNTED_MAX = 100_000
+#: so long a claimer leaves a queue alone whose gate another claim keeps locked
+BUSY_SECONDS = 0.05
 
 
 class QueueLimits(NamedTuple):
@@ -58,6 +62,18 @@ def limits_of_queue(queue: str, rules: Rules) -> QueueLimits:
     return QueueLimits(rule.paused or most == 0 or per_second == 0, most, per_second)
 
 
+def limited_queues(rules: Rules) -> list[str]:
+    """The queues that have a limit of their own, and are not paused."""
+    limits = {queue: limits_of_queue(queue, rules) for queue in {*rules.queues, *load().queues}}
+    return [queue for queue, own in limits.items() if not own.none and not own.paused]
+
+
+def due_in(queue: str, using: str) -> bool:
+    """Whether a job of `queue` is due that waits for nothing but its queue."""
+    due = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0, run_at__lte=UtcNow())
+    return retry_transient("claim", lambda: bool(due.values_list("pk")[:1]), using=using)
+
+
 @dataclass(slots=True)
 class Room:
     """How many jobs of a queue a claim may start, in its open transaction."""
@@ -71,7 +87,7 @@ class Room:
     def use(self, jobs: int, using: str) -> None:
         """Record that so many of them start."""
         if jobs and self._per_second:
-            used_until, _ = draw(self._gate.used_until, self._gate.now, self._per_second, jobs)
+            used_until, _ = draw(self._gate.used_until, time_of(self._gate, using), self._per_second, jobs)
             rows = Gate.objects.using(using).filter(pk=self._gate.pk)
             rows.update(used_until=used_until, per_second=self._per_second, updated_at=UtcNow())
 
@@ -79,9 +95,15 @@ class Room:
 def room_in(queue: str, wanted: int, limits: QueueLimits, using: str, *, paced_max: int | None = None) -> Room:
     """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
 
-    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate.
+    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate. There
+    is none while another transaction keeps the gate locked. Raises GateMissing: make_room() is due.
     """
-    gate = _locked(queue, using)
+    try:
+        gate = lock_gate(whole_queue_subject(queue).number, using)
+    except GateMissing:
+        raise GateMissing(queue) from None
+    if gate is None:
+        return Room(0, seconds=BUSY_SECONDS)
     room = Room(wanted, _gate=gate, _per_second=limits.per_second)
     if limits.per_second and paced_max is not None:
         room.jobs = min(room.jobs, paced_max)
@@ -95,6 +117,12 @@ def room_in(queue: str, wanted: int, limits: QueueLimits, using: str, *, paced_m
         room.seconds = _until(drawn.opens_at, gate.now)
     room.jobs = max(0, room.jobs)
     return room
+
+
+def make_room(queue: str, using: str) -> None:
+    """Make the gate of `queue`, outside a transaction."""
+    subject = whole_queue_subject(queue)
+    retry_transient("claim", partial(make_gate, subject.number, subject.wait_reason, using), using=using)
 
 
 def running(queue: str, most: int, using: str) -> int:
@@ -119,14 +147,3 @@ def _running(using: str, most: int) -> Prepared:
 
 def _until(opens_at: datetime | None, now: datetime) -> float:
     return 0.0 if opens_at is None else (opens_at - now).total_seconds()
-
-
-def _locked(queue: str, using: str) -> Any:
-    subject = whole_queue_subject(queue)
-    rows = Gate.objects.using(using).filter(pk=subject.number).select_for_update().annotate(now=Selected(UtcNow()))
-    gate = rows.first()
-    if gate is None:
-        new = Gate(subject=subject.number, wait_reason=subject.wait_reason)
-        Gate.objects.using(using).bulk_create([new], ignore_conflicts=True)
-        gate = rows.get()
-    return gate

@@ -74,7 +74,8 @@ def _move(queue: str, least: int, most: int, trouble: bool, using: str) -> bool:
         level,
         least,
         most,
-        ready=retry_transient("limit", partial(due_count, queue, 1, using), using=using),
+        # One that is held, paused, or waits for its key or a gate does not wait for a place.
+        ready=retry_transient("limit", partial(due_count, queue, 1, using, gates=(0,)), using=using),
         busy=retry_transient("limit", partial(running, queue, level, using), using=using),
         trouble=trouble,
     )

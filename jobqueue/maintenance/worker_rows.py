@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from django.db import IntegrityError
 from django.db.models import F, FloatField, Q, QuerySet
@@ -31,6 +32,13 @@ SLOW_COMMIT = "commit"
 HEARTBEATS_MISSED = 3  # a worker may miss so many of its own heartbeats, however long they are
 QUEUES_BYTES = 1000  # of the names of a worker's queues
 _SECONDS = Slot("seconds", FloatField())
+
+
+class Renewal(NamedTuple):
+    """What renew() did."""
+
+    seconds: float  # that the UPDATE took with its commit
+    missing: frozenset[str] = frozenset()  # workers whose row is gone, as after a restored back-up
 
 
 def register(
@@ -71,24 +79,25 @@ def was_cut(queues: str) -> bool:
     return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
 
 
-def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None = None) -> float:
+def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None = None) -> Renewal:
     """Renew the heartbeats of these workers, also of those that were marked as silent.
 
-    `clock_ahead_seconds`: how far the clock of their host is ahead of the database's; None: not known. Returns the
-    seconds that the UPDATE took with its commit.
+    `clock_ahead_seconds`: how far the clock of their host is ahead of the database's; None: not known.
     """
     rows = Worker.objects.using(using).filter(name__in=names)
     change = {"heartbeat_at": UtcNow(), "clock_ahead_seconds": clock_ahead_seconds}
 
-    def write() -> float:
+    def write() -> tuple[int, float]:
         begun = time.monotonic()
-        rows.update(**change)
-        return time.monotonic() - begun
+        return rows.update(**change), time.monotonic() - begun
 
-    seconds = retry_transient("housekeeping", write, using=using)
+    found, seconds = retry_transient("housekeeping", write, using=using)
     silent = rows.filter(stopped_at__isnull=False, stop_reason=SILENT)
     retry_transient("housekeeping", lambda: silent.update(stopped_at=None, stop_reason=""), using=using)
-    return seconds
+    if found == len(names):
+        return Renewal(seconds)
+    there: set[str] = retry_transient("housekeeping", lambda: {*rows.values_list("name", flat=True)}, using=using)
+    return Renewal(seconds, frozenset(names) - there)
 
 
 def note_retries(name: str, retries: JSON, *, using: str) -> None:

@@ -15,9 +15,12 @@ from typing import NamedTuple
 from django.db import connections
 
 from jobqueue.db import vendor
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.prepared import hold_key
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.models import Job, LaneEntry, OrderingKey
+from jobqueue.models.rows import in_state
+from jobqueue.ordering import KEY_GATE, WAITS
 
 LOWEST = -1
 #: lanes of one statement
@@ -57,6 +60,21 @@ def join(entries: Sequence[tuple[int, int]], using: str) -> None:
     table = LaneEntry._meta.db_table
     for start in range(0, len(entries), most):
         vendor(using).insert(connection, table, ["lane", "job_id"], entries[start : start + most])
+
+
+def move(job_id: int, queue: str, ordering_key: bytes | None, reason: str | None, using: str) -> None:
+    """Let a READY job, whose row the open transaction has locked, wait in the lane of another key, or in none.
+
+    The key must be held; promote both lanes. `reason` is the wait_reason of a job without a key.
+    """
+    # Its entry is left to promote(), as that of a deleted job: it may be halted, which the next one has to know.
+    LaneEntry.objects.using(using).filter(job_id=job_id).update(job_id=None)
+    gate = {"gate": 0, "wait_reason": reason}
+    if ordering_key is not None:
+        join([(lane_of(queue, ordering_key), job_id)], using)
+        gate = {"gate": KEY_GATE, "wait_reason": WAITS}
+    rows = in_state([job_id], Job.Status.READY, using=using)
+    rows.update(ordering_key=ordering_key, updated_at=UtcNow(), **gate)
 
 
 def active(after: int, *, using: str, limit: int) -> list[int]:

@@ -1,6 +1,7 @@
 """What tests of gates do with jobs of queue "q"."""
 
 from jobqueue.db.clock import UtcNow
+from jobqueue.flow.unaware import running_workers
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.maintenance.gate_sweep import GateSweep
@@ -46,4 +47,4 @@ def look_again():
 
 def sweep():
     """One pass of the sweep that repairs what crashes have left."""
-    return GateSweep().run_once(None, using="default")
+    return GateSweep(workers=running_workers).run_once(None, using="default")

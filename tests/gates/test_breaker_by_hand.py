@@ -1,5 +1,6 @@
 """breaker(dependency): an operator opens and closes the circuit breaker."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from jobqueue.transitions import ack
 from tests.factories import job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
+from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -164,3 +166,24 @@ def test_it_stops_jobs_whose_rows_name_the_dependency_where_no_task_or_setting_d
     set_columns(by_sql, dependency="stripe")
     breaker("stripe").open("outage")
     assert taken() == []
+
+
+@committed
+def test_what_a_transaction_changes_is_told_after_its_commit(told):
+    with transaction.atomic():
+        breaker("stripe").open("r")
+        assert told == []
+    assert told == [("stripe", "open", "r")]
+    with suppress(RuntimeError), transaction.atomic():
+        breaker("stripe").close()
+        raise RuntimeError("undone")
+    assert told == [("stripe", "open", "r")]
+    assert breaker("stripe").state == "open"
+
+
+def test_one_whose_time_is_over_is_told_to_have_ended_by_itself_when_it_is_closed_by_hand(told):
+    with travel(0) as clock:
+        breaker("stripe").open("r", until=now() + timedelta(seconds=2))
+        clock.forward(3)
+        assert not breaker("stripe").close()
+    assert told[1:] == [("stripe", "closed", "its time is over")]

@@ -1,5 +1,7 @@
 """The sweep repairs what crashes have left: no slot is taken for ever, no job is hidden for ever, no row stays."""
 
+import itertools
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -7,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import pause, resume, set_limit
 from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.subjects import rate_subject, slot_subject
 from jobqueue.maintenance import gate_sweep
 from jobqueue.maintenance.gate_sweep import INTERVAL_SECONDS, GateSweep, SweepResult
 from jobqueue.models import FlowRule, Gate, GateSlot, GateWait, Job
@@ -239,3 +242,63 @@ def test_a_limit_that_a_frozen_claim_has_written_late_is_replaced(limited, limit
             clock.forward(0.06)
             open_in_time()
         assert taken()[:2] == others[:2]
+
+
+class TestMoreThanOnePassLooksAt:
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch):
+        monkeypatch.setattr(gate_sweep, "SLICE", 3)
+        monkeypatch.setattr(gate_sweep, "BATCH", 2)
+
+    def test_a_crash_behind_ten_other_keys_that_wait_is_repaired(self, limited, silent):
+        paced = limited(jobs.other, rate_limit="1/h", concurrency_key=jobs.by_argument)
+        first, second = add(2, limited(concurrency_limit=1))
+        last = slot_subject("q", jobs.WORK).number
+        names = (str(number) for number in itertools.count())
+        before = (name for name in names if rate_subject("q", jobs.OTHER, name.encode()).number < last)
+        for name in itertools.islice(before, 10):
+            add(2, paced, name)
+        leases = take()
+        assert taken() == []
+        ack(leases[first])
+        rounds = GateSweep(interval_seconds=0.0)
+        for _ in range(12):
+            rounds.run_once(None, using="default")
+        assert second not in waiting()
+        assert len(waiting()) == 10
+
+    def test_jobs_of_a_paused_task_do_not_hide_those_behind_them_that_lost_their_rows(self, limited):
+        work = limited()
+        ahead = add(8, work)
+        pause("q", task=work, reason="r")
+        runs, hidden = add(2, limited(jobs.other, concurrency_limit=1))
+        assert taken() == [runs]
+        assert waiting() == [*ahead, hidden]
+        GateWait.objects.filter(pk=hidden).delete()
+        rounds = GateSweep(interval_seconds=0.0)
+        for _ in range(6):
+            rounds.run_once(None, using="default")
+        assert waiting() == ahead
+
+    def test_the_command_sweeps_all_of_it(self, limited, silent):
+        work = limited(concurrency_limit=1, concurrency_key=jobs.by_argument)
+        firsts = [add(1, work, str(n))[0] for n in range(9)]
+        others = [add(1, work, str(n))[0] for n in range(9)]
+        leases = take()
+        taken()
+        assert waiting() == others
+        for one in firsts:
+            ack(leases[one])
+        assert gate_sweep.run_once(None, using="default") == SweepResult(rows_deleted=9, jobs_opened=9)
+
+
+def test_ended_slots_are_deleted_together(limited):
+    work = limited(concurrency_limit=1, concurrency_key=jobs.by_argument)
+    for n in range(50):
+        add(1, work, str(n))
+    for lease in take().values():
+        ack(lease)
+    with CaptureQueriesContext(connection) as seen:
+        assert sweep().rows_deleted >= 50
+    assert len([query for query in seen if query["sql"].startswith("DELETE")]) <= 2
+    assert not GateSlot.objects.exists()

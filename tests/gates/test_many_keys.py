@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.gates import admit, opening
+from jobqueue.gates import admit
 from jobqueue.gates.subjects import slot_subject
 from jobqueue.gates.waiting import CHUNK
 from jobqueue.models import GateWait, Job
@@ -17,7 +17,6 @@ from jobqueue.transitions.claiming import claimer, select_then_update
 from tests.factories import set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, rows_of_waiting, take, taken, waiting
-from tests.plans.test_redrive_plans import VENDOR, reads
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_registry")]
 KEYS = [f"key-{n}" for n in range(20)]
@@ -100,25 +99,6 @@ def test_no_more_jobs_of_a_key_are_asked_for_in_one_claim_than_it_has_slots(keye
     assert set(waiting()) == {*first[2:], *second[2:]}
 
 
-def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(keyed, monkeypatch):
-    monkeypatch.setattr(opening, "open_jobs", lambda ids, using: {*ids})
-    found = []
-    subjects = [slot_subject("q", keyed.module_path, key.encode()).number for key in KEYS]
-    for each in (20, 40):
-        for key in KEYS:
-            add(each, keyed, key)
-        take()
-        if VENDOR == "postgres":
-            # It reads a table of a few pages whole while its statistics are those of fewer rows.
-            with connection.cursor() as cursor:
-                cursor.execute(f"ANALYZE {GateWait._meta.db_table}")
-        assert len(waiting()) == len(KEYS) * (each - 1)
-        found.append(reads(lambda: opening.freed(subjects, using="default"), "job_gate"))
-        Job.objects.all().delete()
-        GateWait.objects.all().delete()
-    assert found[1] < 1.5 * found[0]
-
-
 def test_a_claim_locks_slots_once_in_a_transaction(keyed, monkeypatch):
     """Those of a second time would be locked after the first ones, and two claims could wait for each other."""
     done = []
@@ -157,7 +137,7 @@ def test_a_claim_that_fails_after_it_has_closed_gates_looks_whether_their_slots_
         return found
 
     monkeypatch.setattr(claimer, "select_then_update", fails_later)
-    monkeypatch.setattr(claimer, "gates_closed", lambda subjects, using: closed.extend(subjects))
+    monkeypatch.setattr(claimer, "gates_closed", lambda subjects, **_: closed.extend(subjects))
     with pytest.raises(DatabaseBusy):
         take(1)
     assert closed == [slot_subject("q", keyed.module_path, b"a").number]

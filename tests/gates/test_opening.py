@@ -4,10 +4,13 @@ import pytest
 from django.db import DatabaseError, OperationalError, transaction
 
 from jobqueue import wakeup
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.flow import breaker, pause, set_limit
 from jobqueue.gates import opening
 from jobqueue.gates.opening import open_first, open_free
+from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import slot_subject
-from jobqueue.gates.timing import any_timed, open_due
+from jobqueue.gates.timing import any_limited, any_timed, open_due
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.tasks import registry
 from jobqueue.transitions import ack, ack_many
@@ -96,7 +99,7 @@ def test_a_slot_that_is_freed_while_a_claim_closes_gates_opens_one(behind, monke
         Job.objects.filter(status=Job.Status.PROCESSING).update(
             status=Job.Status.DONE, locked_by=None, lock_token=None, locked_at=None, lock_until=None
         )
-        close(*arguments)
+        return close(*arguments)
 
     monkeypatch.setattr(select_then_update, "close_gates", late)
     found = taken()
@@ -215,3 +218,50 @@ def test_a_job_that_comes_back_to_a_gate_has_one_row_there(limited):
     ack(lease)
     assert taken() == [second]
     assert Gate.objects.count() == 1
+
+
+class TestADrainWaits:
+    """any_limited(): whether due jobs start as soon as a limit lets them."""
+
+    def limited_wait(self, *queues):
+        forget_rules()
+        return any_limited(lambda queue: queue in (queues or ("q",)), "default")
+
+    @pytest.mark.parametrize("limit", [{"concurrency_limit": 1}, {"rate_limit": "1/h"}])
+    def test_for_a_slot_and_a_token_of_its_queues(self, limited, limit):
+        add(2, limited(**limit))
+        taken()
+        assert taken() == []
+        assert self.limited_wait()
+        assert not self.limited_wait("other")
+
+    def test_for_the_limit_of_a_whole_queue(self, plain):
+        add(2, plain)
+        assert not self.limited_wait()
+        set_limit("q", rate="1/h")
+        assert len(taken()) == 1
+        assert self.limited_wait()
+        set_limit("q", rate=0)
+        assert not self.limited_wait()
+
+    def test_not_for_what_is_due_later(self, limited):
+        add(2, limited(concurrency_limit=1))
+        taken()
+        taken()
+        GateWait.objects.update(run_at=UtcNowPlus(60))
+        assert not self.limited_wait()
+
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_not_for_what_is_paused(self, limited, whole):
+        work = limited(concurrency_limit=1)
+        add(2, work)
+        taken()
+        taken()
+        pause("q", task=None if whole else work, reason="r")
+        assert not self.limited_wait()
+
+    def test_not_for_a_breaker(self, limited):
+        breaker("stripe").open("r")
+        add(2, limited(dependency="stripe"))
+        assert taken() == []
+        assert not self.limited_wait()

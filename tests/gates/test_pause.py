@@ -1,6 +1,7 @@
 """pause(), drain(), resume() and paused(): who, why, until when, and that nothing starts meanwhile."""
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -16,9 +17,11 @@ from jobqueue.models import FlowRule, Job
 from jobqueue.signals import queue_paused, queue_resumed
 from jobqueue.testing import travel
 from jobqueue.transitions import ack, cancel, fail, heartbeat
+from jobqueue.transitions.claiming import claimer
 from tests.factories import job, make_due, make_job, make_jobs, now, seconds_from_now, state
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
+from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -298,3 +301,65 @@ def test_signals_tell_of_pauses_and_of_their_ends(heard, plain):
         ("paused", {"queue": "q", "task": None, "mode": "draining", "reason": "d", "by": "", "until": None}),
         ("resumed", {"queue": "q", "task": None, "by": "bob"}),
     ]
+
+
+class Undone(Exception):
+    pass
+
+
+@committed
+def test_signals_of_a_transaction_wait_for_its_commit(heard):
+    with transaction.atomic():
+        pause("q", reason="r")
+        drain("other", reason="r")
+        resume("q")
+        assert heard == []
+    assert [(what, facts["queue"]) for what, facts in heard] == [("paused", "q"), ("paused", "other"), ("resumed", "q")]
+
+
+@committed
+def test_signals_of_a_transaction_that_is_rolled_back_are_not_sent(heard):
+    with suppress(Undone), transaction.atomic():
+        pause("q", reason="r")
+        resume("q")
+        raise Undone
+    assert heard == []
+
+
+def test_a_pause_that_has_ended_by_itself_cannot_be_resumed(heard, plain):
+    with travel(0) as clock:
+        for task in (None, plain):
+            pause("q", task=task, reason="r", until=now() + timedelta(seconds=2))
+        clock.forward(3)
+        heard.clear()
+        assert paused() == []
+        assert not resume("q")
+        assert not resume("q", task=plain)
+    assert heard == []
+    assert not FlowRule.objects.exclude(mode=FlowRule.Mode.RUNNING).exists()
+
+
+@pytest.mark.parametrize("whole_queue", [True, False], ids=["queue", "task"])
+def test_a_claim_that_waited_while_its_jobs_were_paused_gives_them_back(limited, monkeypatch, whole_queue):
+    """As for the lock of the writer, for longer than the rules may be old by which it began."""
+    work, other = limited(), limited(jobs.other)
+    ids, (running,) = add(2, work), add(1, other)
+    monkeypatch.setattr(claimer, "RULES_SECONDS", 0.0)
+
+    def waits(take):
+        def and_takes(request):
+            found = take(request)
+            if found.leases:
+                pause("q", task=None if whole_queue else work, reason="r")
+            return found
+
+        return and_takes
+
+    for name in ("select_then_update", "update_returning"):
+        monkeypatch.setattr(claimer, name, waits(getattr(claimer, name)))
+    assert taken() == ([] if whole_queue else [running])
+    assert {(state(one), job(one).attempts) for one in ids} == {("READY", 0)}
+    resume("q", task=None if whole_queue else work)
+    monkeypatch.undo()
+    look_again()
+    assert taken() == ([*ids, running] if whole_queue else ids)

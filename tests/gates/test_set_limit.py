@@ -10,7 +10,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import ack, ack_many
 from tests.factories import make_jobs
 from tests.gates import jobs
-from tests.gates.helpers import add, open_in_time, sweep, take, taken, waiting
+from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -288,3 +288,40 @@ def test_a_limit_that_nothing_reaches_costs_no_more_than_a_small_one(plain):
     set_limit("q", task=plain, concurrency=2**31 - 1)
     ids = add(2, plain)
     assert taken() == ids
+
+
+class TestLeasesThatBeganWhileThereWasNoLimit:
+    """Or under a release without it."""
+
+    @pytest.fixture
+    def lifted(self, limited):
+        """A task with a limit of each key, which is lifted; four of its jobs run, with the key "a"."""
+        work = limited(concurrency_key=jobs.by_argument, concurrency_limit=5)
+        set_limit("q", task=work, concurrency=None)
+        add(4, work, "a")
+        self.running = list(take().values())
+        assert [lease.slot for lease in self.running] == [None] * 4
+        return work
+
+    def test_count_against_the_limit_of_their_key(self, lifted):
+        set_limit("q", task=lifted, concurrency=1)
+        (later,) = add(1, lifted, "a")
+        (other,) = add(1, lifted, "b")
+        assert taken() == [other]
+        look_again()
+        sweep()
+        assert taken() == []
+        for lease in self.running:
+            assert taken() == []
+            ack(lease)
+        assert taken() == [later]
+
+    def test_leave_room_under_a_limit_above_their_number(self, lifted):
+        set_limit("q", task=lifted, concurrency=5)
+        first, _ = add(2, lifted, "a")
+        assert taken() == [first]
+
+    def test_of_a_key_do_not_count_for_the_jobs_without_a_key(self, lifted):
+        set_limit("q", task=lifted, concurrency=1)
+        (keyless,) = add(1, lifted, "")
+        assert taken() == [keyless]

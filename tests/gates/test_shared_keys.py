@@ -3,9 +3,12 @@
 import pytest
 
 from jobqueue import flow, task
+from jobqueue.gates import timing
+from jobqueue.maintenance.worker_rows import register
+from jobqueue.models import Gate
 from jobqueue.transitions import ack, cancel
 from tests.gates import jobs
-from tests.gates.helpers import add, look_again, sweep, take, taken, waiting
+from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_registry")]
 
@@ -84,3 +87,68 @@ def test_of_two_rates_of_a_key_the_slower_one_counts():
     add(2, fast, "k")
     add(2, slow, "k")
     assert len(taken()) == 1
+
+
+class TestAChangedLimit:
+    """One job runs and jobs of both tasks wait; the gate names the second one."""
+
+    @pytest.fixture
+    def both(self):
+        one, other = tasks(1, 1)
+        register("w", supervisor_pid=1, boot_id="b", queues="q", concurrency=1, using="default")
+        (first,) = add(1, other, "k")
+        leases = take()
+        ids = add(8, one, "k")
+        assert taken() == []
+        behind = add(1, other, "k")
+        assert taken() == []
+        assert Gate.objects.get().task == other.module_path
+        return one, leases[first], ids, behind
+
+    def test_of_one_task_reaches_the_gate_of_a_key_that_another_task_shares(self, both):
+        one, _, ids, _ = both
+        flow.set_limit("q", task=one, concurrency=5)
+        open_in_time()
+        assert taken() == ids[:4]
+        assert taken() == []
+
+    def test_that_is_taken_away_opens_all_of_its_jobs(self, both):
+        one, _, ids, behind = both
+        flow.set_limit("q", task=one, concurrency=None)
+        open_in_time()
+        assert taken() == ids
+        assert waiting() == behind
+
+    def test_reaches_it_by_the_sweep_where_more_wait_than_the_change_looks_at(self, both, monkeypatch):
+        one, _, ids, _ = both
+        monkeypatch.setattr(timing, "SHARED", 0)
+        flow.set_limit("q", task=one, concurrency=5)
+        open_in_time()
+        assert taken() == []
+        sweep()
+        open_in_time()
+        assert taken() == ids[:4]
+
+    def test_of_the_other_task_is_not_undone_by_the_sweep(self, both):
+        _, lease, ids, behind = both
+        ack(lease)
+        assert taken() == ids[:1]
+        for _ in range(3):
+            sweep()
+            look_again()
+            assert taken() == []
+        assert waiting() == ids[1:] + behind
+
+
+def test_a_rate_that_was_raised_reaches_the_gate_that_another_task_shares():
+    common = {"queue_name": "q", "concurrency_key": jobs.by_argument, "rate_limit": "1/h"}
+    one, other = task(**common)(jobs.work), task(**common)(jobs.other)
+    add(1, one, "k")
+    assert len(taken()) == 1
+    ids = add(3, one, "k")
+    taken()
+    add(1, other, "k")
+    taken()
+    flow.set_limit("q", task=one, rate=None)
+    open_in_time()
+    assert taken() == ids

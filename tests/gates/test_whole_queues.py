@@ -4,16 +4,18 @@ import pytest
 
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.flow import set_limit
+from jobqueue.flow import pause, set_limit
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.whole_queues import running
 from jobqueue.maintenance import queue_levels
 from jobqueue.maintenance.queue_levels import QueueLevels, next_level
 from jobqueue.models import FlowRule, Job
+from jobqueue.models.job import HELD_GATE
+from jobqueue.ordering import KEY_GATE
 from jobqueue.testing import travel
 from jobqueue.transitions import ack, ack_many, fail, held_by, reap, release
 from tests.factories import expire, make_due, make_jobs, set_columns
-from tests.gates.helpers import take, taken, waiting
+from tests.gates.helpers import add, take, taken, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -176,6 +178,27 @@ class TestALevelBetweenBounds:
             self.move()
         ids = make_jobs(3)
         assert taken() == ids[:1]
+
+    @pytest.mark.parametrize("kind", ["held", "behind its key", "behind a gate", "of a paused task"])
+    def test_falls_while_a_job_waits_for_something_else(self, queue, limited, kind):
+        queue(CONCURRENCY=(1, 20))
+        if kind == "held":
+            set_columns(make_jobs(1)[0], gate=HELD_GATE)
+        elif kind == "behind its key":
+            set_columns(make_jobs(1)[0], gate=KEY_GATE)
+        elif kind == "behind a gate":
+            add(2, limited(concurrency_limit=1))
+            assert len(taken()) == 1
+            assert taken() == []
+        else:
+            work = limited()
+            pause("q", task=work, reason="r")
+            add(1, work)
+            assert taken() == []
+        FlowRule.objects.update_or_create(queue="q", task="", defaults={"level": 20})
+        for _ in range(20):
+            self.move()
+        assert FlowRule.objects.get(queue="q", task="").level <= 2
 
     def test_is_halved_in_trouble(self, queue):
         queue(CONCURRENCY=(1, 8))

@@ -1,10 +1,13 @@
-"""A backlog that is loaded once for all plans."""
+"""Many rows, for one test or for all tests of a module."""
+
+from contextlib import contextmanager
 
 import pytest
 from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.models import Job
+from tests.flush import empty_tables
 from tests.patience import wait_until
 from tests.purge import wait_for_purge
 from tests.settings import FULL, VENDOR
@@ -42,6 +45,44 @@ def backlog(transactional_db):
         else:
             cursor.execute({"sqlite": "ANALYZE"}.get(VENDOR, "ANALYZE TABLE job_queue"))
     wait_for_purge()
+
+
+@pytest.fixture(scope="module")
+def for_all_tests(django_db_setup, django_db_blocker):
+    """for_all_tests(load): a block in which the rows that load() commits are there for all tests of the module.
+
+    The tests themselves undo what they write. At the end all tables are empty.
+    """
+
+    def alter(change):
+        if VENDOR == "postgres":
+            with connection.cursor() as cursor:
+                cursor.execute(f"ALTER TABLE job_queue {change}")
+
+    @contextmanager
+    def loaded(load):
+        with django_db_blocker.unblock():
+            # It would replace the statistics that the tests want.
+            alter("SET (autovacuum_enabled = off)")
+            # PostgreSQL would put the rows wherever those of undone tests have left room, in no order.
+            empty_tables(connection)
+            load()
+            connection.close()
+        try:
+            yield
+        finally:
+            with django_db_blocker.unblock():
+                empty_tables(connection)
+                alter("RESET (autovacuum_enabled)")
+                if VENDOR == "sqlite":
+                    # Other tests have no statistics.
+                    with connection.cursor() as cursor:
+                        cursor.execute("ANALYZE")
+                        cursor.execute("DELETE FROM sqlite_stat1")
+                        cursor.execute("ANALYZE sqlite_schema")
+                connection.close()
+
+    return loaded
 
 
 def is_all_visible(cursor):

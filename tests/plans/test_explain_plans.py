@@ -25,6 +25,8 @@ from tests.settings import VENDOR
 
 #: rows and index entries, or steps of SQLite's machine / 10, that no answer may exceed
 READS_MAX = 400
+#: statements about who waits for locks, and about transactions that were forgotten; SQLite has neither
+ON_LOCKS = {"mysql": 4, "mariadb": 3, "postgres": 2}.get(VENDOR, 0)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_due_job_costs_six_statements(run, workers):
     job_id = a_due_job()
     statements = sent(lambda: explain_job(job_id))
     assert explain_job(job_id)[0].code == "workers_busy"
-    assert len(statements) == 6, statements
+    assert len(statements) == 6 + ON_LOCKS, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_job(job_id)) < READS_MAX
@@ -81,7 +83,7 @@ def test_a_queue_costs_two_statements_for_each_priority_above_that_of_its_first_
     assert explain_queue("q")[0].code == "workers_busy"
     # Now, what is set, whether writes are refused, the highest priority, its first job and its row, workers, leases,
     # the read of a claim, jobs that run; and above those that are due, a priority of delayed ones.
-    assert len(statements) == 10 + 2, statements
+    assert len(statements) == 10 + 2 + ON_LOCKS, statements
     for statement in on_jobs(statements):
         check(run, statement)
     assert reads(lambda: explain_queue("q")) < READS_MAX

@@ -12,15 +12,13 @@ from jobqueue.admin.page.keyset import Cursor
 from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.models import Job, JobTag
 from tests.factories import claim_one
-from tests.marks import committed
 from tests.plans.test_explain_plans import on_jobs, sent
 from tests.plans.test_plans import EXPLAIN, SORTS, plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads
 from tests.purge import wait_for_purge
 from tests.settings import FULL, VENDOR
 
-# ANALYZE commits on MySQL.
-pytestmark = committed
+pytestmark = pytest.mark.django_db
 # Of fewer jobs PostgreSQL may take the right index although its statistics are wrong.
 TURNS = 60 if FULL else 12 if VENDOR == "postgres" else 6
 SEED, CAP, WINDOW, TAGGED, PAGE = 500, 50, 100, 40, 20
@@ -47,9 +45,9 @@ if VENDOR == "postgres":
     STATISTICS.append("statistics of a table whose rows were written again")
 
 
-@pytest.fixture(params=STATISTICS)
-def jobs(request, transactional_db, monkeypatch):
-    """Old jobs that are done, failed and canceled, and then as many that wait, all of them of one queue; two run."""
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Counts and parts that the rows below exceed, and all the time that they take."""
     for module, name, value in (
         (readonly, "COUNT_CAP", CAP), (finding, "SEARCHED", WINDOW), (finding, "WINDOWS_MAX", 2),
         (finding, "TAGGED", TAGGED), (finding, "LOOK_SECONDS", 60.0), (finding, "FURTHER_SECONDS", 60.0),
@@ -57,14 +55,26 @@ def jobs(request, transactional_db, monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     tabs._counted.cache_clear()
+    yield
+    tabs._counted.cache_clear()
+
+
+@pytest.fixture(params=STATISTICS, scope="module")
+def jobs(request, for_all_tests):
+    """Old jobs that are done, failed and canceled, and then as many that wait, all of them of one queue; two run."""
+    with for_all_tests(lambda: load(request.param)):
+        yield
+
+
+def load(statistics):
     if INNODB:
         # Built anew: ANALYZE would take its samples from pages in which earlier tests have left only deleted rows, and
         # find no row in the table, but 505 in its indexes.
         run("OPTIMIZE TABLE job_queue")
     enqueue_many("seed", [None] * SEED)
     enqueue_many("rare", [None] * 5)
-    if request.param in ("statistics of an empty table", "statistics of a table in which no job waits"):
-        if request.param != "statistics of an empty table":
+    if statistics in ("statistics of an empty table", "statistics of a table in which no job waits"):
+        if statistics != "statistics of an empty table":
             Job.objects.update(status=Job.Status.DONE)
         analyze()
     with connection.cursor() as cursor:
@@ -76,18 +86,12 @@ def jobs(request, transactional_db, monkeypatch):
     JobTag.objects.bulk_create(JobTag(job_id=job_id, tag="seldom") for job_id in tagged[:5])
     for _ in range(2):
         claim_one("q", worker="web-1:1:b/1")
-    if request.param == "statistics of a table whose rows were written again":
+    if statistics == "statistics of a table whose rows were written again":
         with connection.cursor() as cursor:
             cursor.execute("UPDATE job_queue SET priority = 0 WHERE id % 7 IN (0, 2, 5)")
-    if request.param in ("statistics of the table", "statistics of a table whose rows were written again"):
+    if statistics in ("statistics of the table", "statistics of a table whose rows were written again"):
         analyze()
     wait_for_purge()
-    yield
-    tabs._counted.cache_clear()
-    if VENDOR == "sqlite":
-        # Other tests have no statistics.
-        run("DELETE FROM sqlite_stat1")
-        run("ANALYZE sqlite_schema")
 
 
 def run(statement):

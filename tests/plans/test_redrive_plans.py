@@ -89,12 +89,13 @@ def reads(work, table="job_queue"):
     counted = [0]
     connection.ensure_connection()
     raw = connections["default"].connection
-    raw.set_progress_handler(lambda: counted.__setitem__(0, counted[0] + 1), 1)
+    # For each row it takes about ten steps: the loop, the comparisons and the columns.
+    raw.set_progress_handler(lambda: counted.__setitem__(0, counted[0] + 1), 10)
     try:
         work()
     finally:
         raw.set_progress_handler(None, 1)
-    return counted[0] / 10  # for each row: the loop, the comparisons and the columns
+    return counted[0]
 
 
 def handler_reads():

@@ -15,18 +15,26 @@ from jobqueue.transitions.claiming import aging, candidates
 from tests import memories
 from tests.settings import VENDOR
 
-pytestmark = pytest.mark.skipif(VENDOR != "postgres", reason="other planners do not ask which values occur")
+pytestmark = [
+    pytest.mark.skipif(VENDOR != "postgres", reason="other planners do not ask which values occur"),
+    pytest.mark.django_db,
+]
 WAITING = 3000
 
 
-@pytest.fixture(autouse=True, params=["q", "old"])
-def burst(request, db):
+@pytest.fixture(autouse=True, params=["q", "old"], scope="module")
+def burst(request, for_all_tests):
     """Jobs that came after the last ANALYZE, which found only jobs that are done, of the same queue or of others."""
-    enqueue_many(request.param, [None] * 2000)
-    ack_many(claim(request.param, 2000, worker="w"))
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE job_queue")
-    enqueue_many("q", [None] * WAITING)
+
+    def load():
+        enqueue_many(request.param, [None] * 2000)
+        ack_many(claim(request.param, 2000, worker="w"))
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE job_queue")
+        enqueue_many("q", [None] * WAITING)
+
+    with for_all_tests(load):
+        yield
 
 
 def literal(cursor, sql, params):

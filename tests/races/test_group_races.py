@@ -3,13 +3,15 @@
 from functools import partial
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from jobqueue import group, groups
 from jobqueue.conf import load
+from jobqueue.grouping.running import RunningGroup
 from jobqueue.maintenance import group_sweep
 from jobqueue.models import Job
-from jobqueue.transitions import ack, ack_many, cancel, claim, fail, retry
+from jobqueue.signals import group_ended
+from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, release, retry
 from tests.app import tasks
 from tests.marks import committed
 from tests.races.actors import Actor, all_at_once, holding
@@ -129,3 +131,47 @@ def test_a_retry_at_the_same_time_as_the_last_ack_leaves_nothing_stuck():
         all_at_once([partial(retry, first.job_id), partial(ack, second)])
         ack_many(claim("default", 5, worker="w"))
         check_ended(number)
+
+
+ENDS = {
+    "ack": ack,
+    "fail": lambda lease: fail(lease._replace(max_attempts=1), error="wrong"),
+    "discard": lambda lease: discard(lease.job_id),
+    "cancel the group": lambda lease: groups.cancel(int(lease.options["group"])),
+}
+
+
+@needs_row_locks
+@pytest.mark.skipif(VENDOR == "postgres", reason="it refuses to write what has changed since the snapshot")
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_an_old_snapshot_of_the_caller_counts_the_members_that_others_have_ended(end, level):
+    number, leases = made(4)
+    heard = []
+
+    def hear(**values):
+        heard.append([values[name] for name in ("total", "done", "failed", "canceled")])
+
+    def in_callers_transaction():
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        with transaction.atomic():
+            assert groups.get(number).done == 0
+            Actor(others, number, leases).result()
+            ENDS[end](leases[0])
+
+    def others(number, leases):
+        RunningGroup(number, "default").add(tasks.add, 5, 1)
+        ack_many([*leases[1:], *claim("default", 1, worker="w")])
+        if end in ("discard", "cancel the group"):
+            release(leases[0])
+
+    group_ended.connect(hear)
+    try:
+        Actor(in_callers_transaction).result()
+    finally:
+        group_ended.disconnect(hear)
+    found = groups.get(number)
+    counts = [5, 5, 0, 0] if end == "ack" else [5, 4, 1, 0] if end == "fail" else [5, 4, 0, 1]
+    assert [found.total, found.done, found.failed, found.canceled] == counts
+    assert heard == [counts]

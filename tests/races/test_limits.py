@@ -10,7 +10,7 @@ import pytest
 from jobqueue import enqueue, task
 from jobqueue.exceptions import LeaseLost, QueueFull
 from jobqueue.flow import pause, resume, set_limit
-from jobqueue.gates import breaker, opening
+from jobqueue.gates import admit, breaker, opening
 from jobqueue.gates.breaker_runs import Run
 from jobqueue.gates.opening import open_jobs
 from jobqueue.gates.rules import forget_rules
@@ -21,9 +21,9 @@ from jobqueue.transitions.claiming import select_then_update
 from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import expire, make_jobs, now
 from tests.gates import jobs
-from tests.gates.helpers import add, taken, waiting
+from tests.gates.helpers import add, look_again, sweep, taken, waiting
 from tests.marks import committed
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
 
@@ -144,17 +144,45 @@ def test_claims_behind_one_barrier_take_exactly_the_tokens_that_there_are():
 
 
 @needs_row_locks
-def test_a_token_is_drawn_when_the_bucket_is_free_and_not_when_the_claim_began_to_wait_for_it():
-    # Else the starts of those that had waited would stand closer together than the rate allows.
+def test_a_claim_draws_no_token_while_its_bucket_is_locked_and_dates_the_next_one_at_its_own_time():
+    # Else the starts of those that come after would stand closer together than the rate allows.
     add(2, made(rate_limit="20/s"))
     taken(1)
     bucket = Gate.objects.filter(used_until__isnull=False)
     with holding(lambda: bucket.select_for_update().get()):
-        waits = Actor(taken, 1)
-        assert waits.is_blocked()
+        other = Actor(taken, 1)
+        assert not other.is_blocked()
+        assert other.result() == []
         released_at = now()
-    assert len(waits.result()) == 1
+    sweep()
+    look_again()
+    assert len(taken(1)) == 1
     assert bucket.get().used_until >= released_at + timedelta(seconds=1 / 20)
+
+
+@pytest.mark.parametrize("whole_queue", [True, False], ids=["of a queue", "of a task"])
+def test_a_token_is_drawn_when_the_jobs_start_and_not_when_their_claim_began(monkeypatch, whole_queue):
+    """A claim may be slow after it has read the bucket."""
+    if whole_queue:
+        set_limit("q", rate="20/s")
+    add(2, made() if whole_queue else made(rate_limit="20/s"))
+    read = []
+
+    def slow(function):
+        def after_a_while(*args, **kwargs):
+            begun = now()
+            wait_until(lambda: now() - begun > timedelta(seconds=0.1))
+            read.append(now())
+            return function(*args, **kwargs)
+
+        return after_a_while
+
+    if whole_queue:
+        monkeypatch.setattr(select_then_update, "stamp", slow(select_then_update.stamp))
+    else:
+        monkeypatch.setattr(admit, "take_slots", slow(admit.take_slots))
+    assert len(taken(1)) == 1
+    assert Gate.objects.get(used_until__isnull=False).used_until >= read[-1] + timedelta(seconds=1 / 20)
 
 
 def test_starts_never_pass_bucket_and_rate_while_workers_race_for_tokens():

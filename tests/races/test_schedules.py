@@ -8,7 +8,9 @@ from django.db import connections, transaction
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules import disable, versions
+from jobqueue.schedules.declaring import declare, withdraw
 from jobqueue.schedules.firing import fire_due
+from tests.app import tasks
 from tests.marks import committed
 from tests.patience import patient
 from tests.schedules.helpers import USING, begin, row
@@ -79,12 +81,78 @@ def test_a_schedule_that_another_session_has_locked_is_left_to_it_and_the_others
     def fire():
         locked.wait(patient())
         try:
-            return fire_due(USING).jobs
+            fire_due(USING)
         finally:
             go_on.set()
 
-    assert 1 in together(hold, fire)
-    assert fire_due(USING).jobs == 1
+    together(hold, fire)
+    assert [row(name).last_job_id is None for name in ("tick", "other")] == [True, False]
+    fire_due(USING)
+    assert row("tick").last_job_id is not None
+
+
+@row_locks
+@pytest.mark.parametrize("kind", ["ordering_key", "dedupe_key"])
+def test_a_schedule_whose_key_is_in_an_open_transaction_leaves_the_others_and_fires_after_it(kind):
+    task = tasks.add.using(**{kind: "k"})
+    begin(name="key", task=task, every=60)
+    begin(every=60)
+    for name in ("tick", "key"):
+        overdue(name)
+    Schedule.objects.filter(name="key").update(look_at=UtcNowPlus(-2))
+    locked, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            task.enqueue(1, 2)
+            locked.set()
+            go_on.wait(4 * patient())
+            transaction.set_rollback(True)
+
+    def fire():
+        locked.wait(patient())
+        try:
+            fire_due(USING)
+            fire_due(USING)
+        finally:
+            go_on.set()
+
+    together(hold, fire)
+    assert row("tick").last_job_id is not None
+    assert row("key").last_job_id is None
+    assert ScheduleTick.objects.filter(schedule_id=row("key").pk).count() == 0
+    Schedule.objects.update(look_at=UtcNowPlus(-1))
+    fire_due(USING)
+    assert row("key").last_job_id is not None
+
+
+@row_locks
+def test_a_schedule_that_an_operators_transaction_has_locked_keeps_no_worker_from_announcing():
+    begin(name="locked", every=60)
+    locked, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            disable("locked", reason="now")
+            locked.set()
+            go_on.wait(4 * patient())
+
+    def announce():
+        locked.wait(patient())
+        try:
+            for name in ("locked", "new"):
+                withdraw(name)
+                declare(name, tasks.add, (3, 4), None, {"every": 120}, "code")
+            ScheduleVersion.objects.update(announced_at=UtcNowPlus(-30))
+            return len(versions.announce(USING))
+        finally:
+            go_on.set()
+
+    assert 2 in together(hold, announce)
+    assert row("new").next_at is not None
+    versions.settle(USING)
+    assert row("locked").definition["timing"]["every_seconds"] == 120
+    assert not row("locked").enabled
 
 
 def test_sessions_that_announce_the_same_at_once_make_one_schedule():

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import group, groups, workflow
 from jobqueue.models import GroupParent, Job
 from jobqueue.signals import transaction_retried
-from jobqueue.transitions import ack, ack_many, cancel, claim, fail, retry
+from jobqueue.transitions import ack, ack_many, cancel, claim, dependants, fail, retry
 from tests.app import tasks
 from tests.factories import claim_one, make_job
 from tests.groups import nodes
@@ -233,3 +233,35 @@ def test_the_end_of_a_member_that_is_no_parent_asks_nothing_about_pairs():
     ack(running(1)[0])
     statements = group_statements(lambda: ack(running(1)[0]))
     assert [sql for sql in statements if "job_group_parent" in sql] == []
+
+
+DEEP = {
+    "a": (), "b": (),
+    "a1": ("a",), "a2": ("a1",), "a3": ("a2",),
+    "b1": ("b",), "b2": ("b1",), "b3": ("b2",),
+    "both": ("a1", "b3"), "last": ("both", "a3"),
+}  # fmt: skip
+
+
+@needs_row_locks
+def test_two_parents_that_fail_and_have_long_chains_in_common(monkeypatch):
+    """Whichever is stopped wherever, each node behind them is canceled once, and nothing waits crosswise."""
+    monkeypatch.setattr(dependants, "LEVELS", 1)
+    moments = 0
+    while True:
+        nodes.empty()
+        number = started(DEEP)
+        first, second = running(2)
+        with redone() as codes:
+            stopping = Stopped(1 + 3 * moments, lambda: fail(first, error="wrong"))  # noqa: B023  at once
+            other = Actor(fail, second, error="wrong")
+            other.is_blocked()
+            stopping.go_on()
+            stopping.result()
+            other.result()
+        assert codes == [], f"at moment {moments}"
+        check_ended(number, a3="CANCELED", b3="CANCELED", both="CANCELED", last="CANCELED")
+        if not stopping.stopped:
+            break
+        moments += 1
+    assert moments > 5
