@@ -5,6 +5,6 @@ chunk, in the monitor process of workers (maintenance.bulk_runner). transitions 
 """
 
 from jobqueue.bulk_verbs.filtering import matching
-from jobqueue.bulk_verbs.recording import Who, record, stop
+from jobqueue.bulk_verbs.recording import Who, record, record_done, stop
 
-__all__ = ["Who", "matching", "record", "stop"]
+__all__ = ["Who", "matching", "record", "record_done", "stop"]

@@ -15,6 +15,7 @@ from django.db import Error, connections
 from django.db.models import QuerySet
 
 from jobqueue.bulk_verbs.changing import change
+from jobqueue.bulk_verbs.filtering import still
 from jobqueue.bulk_verbs.walking import next_ids
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
@@ -124,7 +125,7 @@ def _write(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step 
     mine = _mine(event, using)
     if not vendor(using).lock_rows(mine).values_list("pk", flat=True):
         return None
-    changed = change(event.verb, ids, since=event.created_at, using=using)
+    changed = change(event.verb, ids, still(event.verb, event.filters, event.created_at), using=using)
     ends = reached >= event.until_id
     done = Step(event.pk, event.verb, changed, len(ids) - changed, first=not event.steps)
     done.phase = AuditEvent.State.DONE if ends else AuditEvent.State.RUNNING

@@ -3,54 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from typing import Protocol
 
+from django.db.models import Q
 from django.db.models.functions import Coalesce
 
-from jobqueue.bulk_verbs.filtering import quiet_since, was_quiet_since
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.models import AuditEvent, Job
 from jobqueue.retention.by_hand import delete_job
 from jobqueue.retention.deleting import REFUSALS, delete_jobs
 from jobqueue.retention.history import keep_by
-from jobqueue.transitions.operator import cancel_each, discard_each, release_held, retry_each
+from jobqueue.transitions.operator import cancel_each, discard_each, release_each, retry_each
 
 _ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
 
-def change(verb: str, ids: Sequence[int], *, since: datetime, using: str) -> int:
-    """Apply `verb`, recorded at `since`, to these jobs; how many it changed. The others do not allow it any more."""
-    return _VERBS[verb](ids, since, using) if ids else 0
+def change(verb: str, ids: Sequence[int], only: Q, *, using: str) -> int:
+    """Apply `verb` to those of these jobs of which `only` is true when they are locked; how many it changed."""
+    return _VERBS[verb](ids, using=using, only=only) if ids else 0
 
 
-def _retry(ids: Sequence[int], since: datetime, using: str) -> int:
-    # Checked again in the locked row: another bulk action may have retried the job, which then failed again.
-    return retry_each(ids, using=using, only=partial(was_quiet_since, AuditEvent.Verb.RETRY, since))
-
-
-def _discard(ids: Sequence[int], since: datetime, using: str) -> int:
-    return discard_each(ids, using=using, only=partial(was_quiet_since, AuditEvent.Verb.DISCARD, since))
-
-
-def _cancel(ids: Sequence[int], since: datetime, using: str) -> int:
-    return cancel_each(ids, using=using)
-
-
-def _release(ids: Sequence[int], since: datetime, using: str) -> int:
-    return sum(release_held(job_id, using=using) for job_id in ids)
-
-
-def _delete(ids: Sequence[int], since: datetime, using: str) -> int:
+def _delete(ids: Sequence[int], *, using: str, only: Q) -> int:
     groups: dict[tuple[str, int], dict[int, datetime]] = defaultdict(dict)
-    rows = Job.objects.using(using).filter(quiet_since(AuditEvent.Verb.PRUNE, since), pk__in=list(ids))
+    rows = Job.objects.using(using).filter(pk__in=list(ids)).annotate(matches=only)
     # Waits for locks as the other verbs do: delete_jobs() would leave out what others have locked.
     ended = vendor(using).force_index(rows.filter(status__in=_ENDED), "PRIMARY").order_by("pk").select_for_update()
-    columns = ("pk", "queue", "status", Coalesce("finished_at", "updated_at"))
-    for job_id, queue, status, ended_at in ended.values_list(*columns):
-        groups[queue, status][job_id] = ended_at
+    columns = ("matches", "pk", "queue", "status", Coalesce("finished_at", "updated_at"))
+    for matches, job_id, queue, status, ended_at in ended.values_list(*columns):
+        if matches:
+            groups[queue, status][job_id] = ended_at
     keeps, gone = keep_by(load()), 0
     for (queue, status), jobs in sorted(groups.items()):
         try:
@@ -62,10 +46,14 @@ def _delete(ids: Sequence[int], since: datetime, using: str) -> int:
     return gone
 
 
-_VERBS: dict[str, Callable[[Sequence[int], datetime, str], int]] = {
-    AuditEvent.Verb.RETRY: _retry,
-    AuditEvent.Verb.CANCEL: _cancel,
-    AuditEvent.Verb.DISCARD: _discard,
-    AuditEvent.Verb.RELEASE: _release,
+class _Change(Protocol):
+    def __call__(self, ids: Sequence[int], /, *, using: str, only: Q) -> int: ...
+
+
+_VERBS: dict[str, _Change] = {
+    AuditEvent.Verb.RETRY: retry_each,
+    AuditEvent.Verb.CANCEL: cancel_each,
+    AuditEvent.Verb.DISCARD: discard_each,
+    AuditEvent.Verb.RELEASE: release_each,
     AuditEvent.Verb.PRUNE: _delete,
 }

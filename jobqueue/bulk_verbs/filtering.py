@@ -108,10 +108,16 @@ def quiet_since(verb: str, since: datetime) -> Q:
     return found
 
 
-def was_quiet_since(verb: str, since: datetime, job: Job) -> bool:
-    """quiet_since() of a job that has been read."""
-    instants = [getattr(job, column) for column in _QUIET.get(verb, ())]
-    return all(instant is None or instant <= since for instant in instants)
+def still(verb: str, filters: Mapping[str, str], since: datetime) -> Q:
+    """What is to be true of the locked row of a job that was found by `filters`, so that `verb` may change it.
+
+    Others may have changed the job since it was found; its id and its tags stay.
+    """
+    found = changeable(verb, filters) & quiet_since(verb, since)
+    for name, value in sorted(filters.items()):  # in one order, so that a server sees one statement
+        if name not in ("tag", "job_ids", "from_id"):
+            found &= _CONDITIONS[name](value)
+    return found
 
 
 def status_of(verb: str, filters: Mapping[str, str]) -> int | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jobqueue.bulk_verbs.filtering import by_status, changeable, check_filters, check_verb, matching
-from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.bulk_verbs.tagged import tagged_parts
+from jobqueue.bulk_verbs.walking import among, next_ids
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.parts import lowest_ids
@@ -72,13 +73,22 @@ def _counted(
 
 
 def _sets(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> Iterator[JobQuerySet]:
+    """The jobs that match and that `verb` can change, in disjoint parts."""
+    if filters.keys() & {"job_ids", "worker"}:
+        yield matching(filters, using, up_to=until_id).filter(changeable(verb, filters)).only("pk")
+    elif "tag" in filters:
+        # Not by one statement: with old statistics PostgreSQL would read all jobs of the tag for each job of a status.
+        for ids in tagged_parts(filters["tag"], up_to=until_id, using=using):
+            yield among(ids, filters, using).filter(changeable(verb, filters)).only("pk")
+    else:
+        yield from _by_index(verb, filters, until_id, using)
+
+
+def _by_index(verb: str, filters: Mapping[str, str], until_id: int, using: str) -> Iterator[JobQuerySet]:
     """The jobs of each status, in the order of an index, so that the limit ends the walk through it.
 
     Without that order PostgreSQL may read the table from its beginning until it has found so many.
     """
-    if filters.keys() & {"tag", "job_ids", "worker"}:
-        yield matching(filters, using, up_to=until_id).filter(changeable(verb, filters)).only("pk")
-        return
     for status, condition, rest in by_status(verb, filters):
         queue = rest.pop("queue", None)
         rows = matching(rest, using, up_to=until_id).filter(condition, status=Unestimated(status)).only("pk")

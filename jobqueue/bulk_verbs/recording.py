@@ -66,6 +66,32 @@ def record(
         return _read_back(event.pk, alias)
 
 
+def record_done(
+    verb: str, filters: Mapping[str, str], *, who: Who, changed: int, reason: str = "", using: str | None = None
+) -> None:
+    """Record a verb that has been applied already, as an action that has ended. `verb` may be any word.
+
+    Raises OutcomeUnknown.
+    """
+    alias = alias_of(using)
+    event = AuditEvent(
+        user_id=who.user_id,
+        user_name=storable(who.user_name, USER_CHARS),
+        program=storable(who.program, PROGRAM_CHARS),
+        verb=verb,
+        filters=dict(filters),
+        reason=storable(reason.strip(), REASON_CHARS),
+        phase=AuditEvent.State.DONE,
+        matched=changed,
+        changed=changed,
+        until_id=0,
+        due_at=None,
+        started_at=UtcNow(),
+        ended_at=UtcNow(),
+    )
+    _insert(event, alias)
+
+
 def _insert(event: AuditEvent, using: str) -> None:
     try:
         retry_transient("bulk", lambda: event.save(using=using, force_insert=True), using=using, repeatable=False)

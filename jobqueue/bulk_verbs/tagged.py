@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from django.db.models import Value
@@ -16,6 +16,8 @@ from jobqueue.models import JobTag
 
 #: of one job; it is given far fewer
 TAGS_READ = 1000
+#: the most jobs of a tag that one read looks at
+PART = 1000
 
 
 def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> list[int]:
@@ -31,6 +33,16 @@ def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> li
     else:
         rows = rows.filter(tag=tag, job_id__gt=above, job_id__lte=up_to).order_by("job_id")
     return [job_id for (job_id,) in first_rows(vendor(using).walk_by(rows, "ix_tag").values_list("job_id"), most)]
+
+
+def tagged_parts(tag: str, *, up_to: int, using: str) -> Iterator[list[int]]:
+    """The ids of all jobs with this tag up to one, in order, PART at a time."""
+    at = 0
+    while ids := tagged_ids(tag, above=at, up_to=up_to, most=PART, using=using):
+        yield ids
+        if len(ids) < PART:
+            return
+        at = ids[-1]
 
 
 def with_tag(ids: Sequence[int], tag: str, using: str) -> list[int]:

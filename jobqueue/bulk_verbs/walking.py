@@ -10,7 +10,7 @@ from django.db.models import BigIntegerField, Min, Q
 from django.db.models.lookups import GreaterThan
 
 from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, quiet_since, status_of
-from jobqueue.bulk_verbs.tagged import tagged_ids, with_tag
+from jobqueue.bulk_verbs.tagged import PART, tagged_ids, with_tag
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unindexed
 from jobqueue.dead_letters.filtering import in_order
@@ -19,8 +19,8 @@ from jobqueue.models.job import JobQuerySet
 
 #: ids of one read: it looks at no more rows than that, however few of them match
 WINDOW = 5000
-#: the least and the most jobs of a tag that one read looks at; between these bounds, as many as are asked for
-TAGGED_MIN, TAGGED_MAX = 250, 1000
+#: the least jobs of a tag that one read looks at; from there to PART, as many as are asked for
+TAGGED_MIN = 250
 #: how many windows one call reads in which nothing matches, and for how long
 EMPTY_MAX, SECONDS = 16, 0.1
 
@@ -55,10 +55,10 @@ def next_ids(
             up_to = min(at + WINDOW, until_id)
             rows = vendor(using).within_ids(matching(filters, using, above=at, up_to=up_to), at, up_to)
         else:
-            size = min(max(most, TAGGED_MIN), TAGGED_MAX)
+            size = min(max(most, TAGGED_MIN), PART)
             ids = tagged_ids(tag, above=at, up_to=until_id, most=size, using=using)
             up_to = ids[-1] if len(ids) == size else until_id
-            rows = _some(ids, filters, using)
+            rows = among(ids, filters, using)
         found += (more := _ids(rows.filter(condition), most - len(found)))
         if len(found) == most:
             return found, found[-1]
@@ -75,11 +75,11 @@ def _of_named(
     wanted = [one for one in ids if first <= one <= until_id]
     if "tag" in filters:
         wanted = with_tag(wanted, filters["tag"], using)
-    found = _ids(_some(wanted, filters, using).filter(condition), most)
+    found = _ids(among(wanted, filters, using).filter(condition), most)
     return found, found[-1] if len(found) == most else until_id
 
 
-def _some(ids: list[int], filters: Mapping[str, str], using: str) -> JobQuerySet:
+def among(ids: list[int], filters: Mapping[str, str], using: str) -> JobQuerySet:
     """Those of these jobs that match the filters which were not used to find them."""
     # SQLite would read a whole range of ids rather than a few of them.
     rest = {name: value for name, value in filters.items() if name not in ("tag", "job_ids", "from_id")}

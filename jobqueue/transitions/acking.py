@@ -90,12 +90,13 @@ def encode_result(result: JSON) -> Encoded | None:
         limit = load().max_result_bytes
         return Encoded(encode(result, max_bytes=limit, setting="MAX_RESULT_BYTES", what="result"))
     except PayloadError as error:
-        raise ResultError(str(error)) from None
+        # The function has run.
+        raise ResultError(str(error).replace("Nothing was written", "No result was stored")) from None
     except SoftTimeout:
         raise
     except Exception as error:
         # A class of the user's own, or a dict that another thread is changing.
-        raise ResultError(f"result cannot be read ({summary(error)}). Nothing was written.") from error
+        raise ResultError(f"result cannot be read ({summary(error)}). No result was stored.") from error
 
 
 def _portion(leases: Sequence[Lease], texts: Mapping[int, Encoded | None], skip_locked: bool) -> Portion:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 from django.db import connections, transaction
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import JobQueueError
+from jobqueue.gates.admit import admit
+from jobqueue.gates.rules import Rules, rules_to_start_by
+from jobqueue.gates.unlocked import GateMissing
+from jobqueue.gates.whole_queues import limits_of_queue, make_room, room_in
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions.claiming.request import Request, Row
@@ -18,19 +24,33 @@ from jobqueue.transitions.operator import make_due
 from jobqueue.validation import check_id, check_seconds
 
 
+class HeldBack(JobQueueError):
+    """The job may not start now: of a limit, a pause or a breaker."""
+
+    def __init__(self, job_id: int, why: str) -> None:
+        super().__init__(f"job {job_id} may not start now: {why}. Nothing was changed; try again when it may start.")
+        self.why = why
+
+
 def claim_alone(
     job_id: int | str, *, worker: str, lease_seconds: float = 60.0, using: str | None = None
 ) -> Lease | None:
     """retry() a job and claim it in the same transaction, so that no worker takes it in between.
 
     A job that has ended gets one attempt: after a failure or a crash it is FAILED again. None if the job is not FAILED,
-    CANCELED or held, if another live job has its dedupe key, or if earlier jobs of its ordering key come first.
+    CANCELED or held, if another live job has its dedupe key, or if earlier jobs of its ordering key come first. Raises
+    HeldBack, and changes nothing, while a limit, a pause or a breaker keeps it from starting.
     """
     number, alias = check_id(job_id), alias_of(using)
     check_seconds(lease_seconds, "lease_seconds")
     # The same token at each try: an earlier one may have been committed without an answer.
     token = uuid.uuid4().bytes
-    return retry_transient("claim", lambda: _claim(number, worker, lease_seconds, alias, token), using=alias)
+    claim = partial(_claim, number, worker, lease_seconds, alias, token)
+    try:
+        return retry_transient("claim", claim, using=alias)
+    except GateMissing as missing:
+        make_room(str(missing), alias)
+        return retry_transient("claim", claim, using=alias)
 
 
 def _claim(job_id: int, worker: str, lease_seconds: float, using: str, token: bytes) -> Lease | None:
@@ -47,10 +67,36 @@ def _claim(job_id: int, worker: str, lease_seconds: float, using: str, token: by
         ready = rows.filter(status=Job.Status.READY, gate=0)
         if ended:
             ready.update(max_attempts=job.attempts + 1)
-        request = Request(job.queue, 1, 1, worker, lease_seconds, using)
-        leases = stamp([request.lease(Row._make(row), token) for row in lock_rows(ready, 1, using)], token, request)
+        # Read when the row is locked: the wait for it may have been long.
+        known = rules_to_start_by(using)
+        leases = _start(
+            list(map(Row._make, lock_rows(ready, 1, using))), job, worker, lease_seconds, token, known, using
+        )
         if not leases:
             # It waits for its ordering key: nothing is changed.
             transaction.set_rollback(True, using=using)
             return None
         return leases[0]
+
+
+def _start(
+    rows: list[Row], job: Job, worker: str, lease_seconds: float, token: bytes, known: Rules, using: str
+) -> list[Lease]:
+    """Lease them if a claim might: there is room in the queue, a slot and a token, and no pause or open breaker."""
+    limits, queue = limits_of_queue(job.queue, known), job.queue
+    if limits.paused:
+        raise HeldBack(job.pk, f"queue {queue} is paused")
+    room = None
+    if not limits.none:
+        room = room_in(queue, 1, limits, using)
+        if not room.jobs:
+            raise HeldBack(job.pk, f"the limit of queue {queue} is used up")
+    found = admit(rows, 1, queue=queue, known=known, paced_max=None, using=using)
+    if found.blocked:
+        raise HeldBack(job.pk, f"it would wait: {found.blocked[0].subject.wait_reason}")
+    request = Request(queue, 1, 1, worker, lease_seconds, using)
+    started = [request.lease(row, token, slot=found.slots.get(row.pk)) for row in rows if row.pk in found.free]
+    leases = stamp(started, token, request)
+    if room is not None:
+        room.use(len(leases), using)
+    return leases

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import TypedDict, Unpack
 
+from django.db.models import Q
+
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
@@ -28,7 +30,7 @@ class Filters(TypedDict, total=False):
     queue: str | None
     task: str | None  # the path of a task, "app.tasks.charge"
     tag: str | None
-    status: int | None  # a Job.Status, of those that the verb changes
+    status: int | str | None  # a Job.Status, or its name as commands write it, of those that the verb changes
     job_ids: Iterable[int | str] | None  # at most 10000
     created_before: datetime | None  # an aware datetime
     everything: bool  # True: all that the verb can change, if nothing else is given
@@ -63,6 +65,7 @@ class _Chosen:
     """Filters that were checked."""
 
     rows: JobQuerySet
+    still: Q  # of the row of each, when it is locked
     limit: int | None
 
 
@@ -79,7 +82,8 @@ def _each(verb: Verb, change: Callable[..., int], states: Sequence[int], filters
         ids: list[int] = retry_transient(verb, partial(list, ahead), using=alias) if most else []
         if not ids:
             return count
-        count += change(ids, using=alias)
+        # Others may have changed a job since it was read.
+        count += change(ids, using=alias, only=chosen.still)
         last, seen = ids[-1], seen + len(ids)
 
 
@@ -92,7 +96,9 @@ def _chosen(verb: str, filters: Filters, states: Sequence[int], using: str) -> _
                 f"are {', '.join(sorted(known))}."
             )
     given = {
-        name: value for name, value in filters.items() if value is not None and name not in ("limit", "everything")
+        name: _by_name(value, states) if name == "status" else value
+        for name, value in filters.items()
+        if value is not None and name not in ("limit", "everything")
     }
     everything = filters.get("everything", False)
     if not isinstance(everything, bool):
@@ -103,27 +109,35 @@ def _chosen(verb: str, filters: Filters, states: Sequence[int], using: str) -> _
             "tag, status, job_ids or created_before."
         )
     limit = filters.get("limit")
-    rows = Job.objects.using(using).filter(status__in=[int(state) for state in states])
+    still = Q(status__in=[int(state) for state in states])
+    rows: JobQuerySet = Job.objects.using(using).all()
     for name, value in given.items():
-        rows = _narrowed(rows, name, value, states)
-    return _Chosen(rows, None if limit is None else check_int(limit, "limit", 1))
+        if name == "tag":
+            rows = rows.tagged(check_tag(value))
+        elif name == "job_ids":
+            rows = rows.filter(pk__in=_ids(value))
+        else:
+            still &= _condition(name, value, states)
+    return _Chosen(rows.filter(still), still, None if limit is None else check_int(limit, "limit", 1))
 
 
-def _narrowed(rows: JobQuerySet, name: str, value: object, states: Sequence[int]) -> JobQuerySet:
+def _condition(name: str, value: object, states: Sequence[int]) -> Q:
     if name == "queue":
-        return rows.filter(queue=check_queue(value))
+        return Q(queue=check_queue(value))
     if name == "task":
-        return rows.filter(task=check_text(value, "task"))
-    if name == "tag":
-        return rows.tagged(check_tag(value))
+        return Q(task=check_text(value, "task"))
     if name == "created_before":
-        return rows.filter(created_at__lt=check_instant(value, name))
-    if name == "job_ids":
-        return rows.filter(pk__in=_ids(value))
+        return Q(created_at__lt=check_instant(value, name))
     if value not in states:
         allowed = ", ".join(Job.Status(state).name for state in states)
         raise InvalidValue(f"status must be one of {allowed}, got {value!r:.40}. Nothing was written.")
-    return rows.filter(status=value)
+    return Q(status=value)
+
+
+def _by_name(value: object, states: Sequence[int]) -> object:
+    """The state of this name, in capitals or not; anything else as it is."""
+    names = {Job.Status(state).name: state for state in states}
+    return names.get(value.upper(), value) if isinstance(value, str) else value
 
 
 def _ids(given: object) -> list[int]:

@@ -16,7 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidType
+from jobqueue.exceptions import InvalidType, JobLost
 from jobqueue.failures import FailureCause, describe, dotted_path, fingerprint, is_permanent, storable, summary
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import HELD_REASON
@@ -62,7 +62,7 @@ def fail(
     check_lease(lease)
     _check(error, delay_seconds)
     portion, signals = _failure(lease, error, delay_seconds, retry=retry, log=log, also=also)
-    return run_verb("fail", [portion], signals, again=again).status()
+    return run_verb("fail", [portion], signals, again=again, counted_as=_counted_as(error)).status()
 
 
 def fail_many(
@@ -73,8 +73,13 @@ def fail_many(
     gone: list[Lease] = []
     for lease in sorted(check_leases(leases), key=lambda lease: lease.job_id):
         portion, signals = _failure(lease, error, delay_seconds)
-        gone += run_verb("fail", [portion], signals).lost
+        gone += run_verb("fail", [portion], signals, counted_as=_counted_as(error)).lost
     return gone
+
+
+def _counted_as(error: str | BaseException) -> str:
+    """A run that died with its process is a lost one, as after reap()."""
+    return "reap" if issubclass(type(error), JobLost) else "fail"
 
 
 def give_up(lease: Lease, *, again: bool = False) -> Job.Status:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
@@ -41,18 +41,20 @@ class _Write:
     key: bytes | None = None  # the job's concurrency key
 
 
-def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str) -> int:
-    """Let `change` write the jobs of `ids`, in one transaction; how many it wrote."""
+def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str, only: Q | None = None) -> int:
+    """Let `change` write the jobs of `ids`, in one transaction; how many it wrote. `only` as in lock()."""
     made: dict[int, _Write] = {}
 
     def write(tries: int) -> Written:
         written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
         changed: list[tuple[int, object, Job.Status]] = []
         with vendor(using).transaction(connections[using]):
-            for job in list(rows_of(ids, using).order_by("pk").select_for_update()):
+            for job, matches in lock(ids, using, only):
                 done = made.setdefault(job.pk, _Write())
+                # The work of an earlier try has been done, though the job does not match any more.
                 if not (done.instant and getattr(job, done.column) == done.instant):
-                    done.column, done.instant, done.key = change(job, using) or "", None, job.concurrency_key
+                    changed_at = change(job, using) if matches else None
+                    done.column, done.instant, done.key = changed_at or "", None, job.concurrency_key
                     if not done.column:
                         continue
                     changed.append((job.pk, job.options, _STATUS_OF[done.column]))
@@ -69,6 +71,18 @@ def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str) -> in
         # It may have been opened for a slot or a token.
         ended_unstarted([(job.task, made[job.job_id].key)], job.queue, using=using)
     return sum(map(len, found.values()))
+
+
+def lock(ids: Sequence[int], using: str, only: Q | None = None) -> list[tuple[Job, bool]]:
+    """Lock the jobs of `ids` in this transaction, in the order of their ids; and whether `only` is true of each now.
+
+    Ids that were found by a filter say nothing about the rows as they are when they are locked.
+    """
+    rows = rows_of(ids, using).order_by("pk").select_for_update()
+    if only is None:
+        return [(job, True) for job in rows]
+    # Among the columns, and not in WHERE: there it could lead to an index through which other rows are locked.
+    return [(job, job.matches) for job in rows.annotate(matches=only)]
 
 
 def rows_of(ids: Sequence[int], using: str) -> QuerySet[Job]:

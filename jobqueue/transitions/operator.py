@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Case, F, When
+from django.db.models import Case, F, Q, When
 from django.db.models.lookups import Exact
 
 from jobqueue import wakeup
@@ -28,8 +28,8 @@ from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.transitions.first_due import begins_again
 from jobqueue.transitions.leases import RELEASED, canceled, lease_of
-from jobqueue.transitions.operating import Change, operate, rows_of
-from jobqueue.transitions.releasing import release
+from jobqueue.transitions.operating import Change, lock, operate, rows_of
+from jobqueue.transitions.releasing import release, release_many
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_again_in_groups, run_verb
 from jobqueue.validation import INT_MAX, check_id, check_key, check_queue, check_seconds
 
@@ -57,19 +57,31 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     return _operate("retry", job_id, using, _retry)
 
 
-def cancel_each(job_ids: Sequence[int], *, using: str) -> int:
-    """cancel() of each, in one transaction; how many were canceled or asked."""
-    return operate("cancel", job_ids, _cancel, using=using)
+def cancel_each(job_ids: Sequence[int], *, using: str, only: Q) -> int:
+    """cancel() of each of which `only` is true when it is locked, in one transaction; how many were changed."""
+    return operate("cancel", job_ids, _cancel, using=using, only=only)
 
 
-def discard_each(job_ids: Sequence[int], *, using: str, only: Callable[[Job], bool] | None = None) -> int:
-    """discard() of each, in one transaction; how many were. `only`: of those for which it is true, when locked."""
-    return operate("discard", job_ids, _if(only, _discard), using=using)
+def discard_each(job_ids: Sequence[int], *, using: str, only: Q) -> int:
+    """discard() of each, in one transaction; how many were. `only` as in cancel_each()."""
+    return operate("discard", job_ids, _discard, using=using, only=only)
 
 
-def retry_each(job_ids: Sequence[int], *, using: str, only: Callable[[Job], bool] | None = None) -> int:
-    """retry() of each, in one transaction; how many were. `only` as in discard_each()."""
-    return operate("retry", job_ids, _if(only, _retry), using=using)
+def retry_each(job_ids: Sequence[int], *, using: str, only: Q) -> int:
+    """retry() of each, in one transaction; how many were. `only` as in cancel_each()."""
+    return operate("retry", job_ids, _retry, using=using, only=only)
+
+
+def release_each(job_ids: Sequence[int], *, using: str, only: Q) -> int:
+    """release_held() of each, in one transaction; how many were. `only` as in cancel_each()."""
+    with vendor(using).transaction(connections[using]):
+        running = [
+            job for job, matches in lock(job_ids, using, only) if matches and job.status == Job.Status.PROCESSING
+        ]
+        lost = release_many([lease_of(job, using) for job in running])
+        for queue in {job.queue for job in running}:
+            wakeup.notify(queue, using)
+    return len(running) - len(lost)
 
 
 def release_held(job_id: int | str, *, using: str | None = None) -> bool:
@@ -125,10 +137,6 @@ def resume(queue: str, ordering_key: str | bytes, *, using: str | None = None) -
 def _operate(verb: Verb, job_id: int | str, using: str | None, change: Change) -> bool:
     """Let `change` write one row; whether it did."""
     return bool(operate(verb, [check_id(job_id)], change, using=alias_of(using)))
-
-
-def _if(only: Callable[[Job], bool] | None, change: Change) -> Change:
-    return change if only is None else lambda job, using: change(job, using) if only(job) else None
 
 
 def _cancel(job: Job, using: str) -> str | None:

@@ -15,6 +15,7 @@ from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.signals import job_parked
+from jobqueue.transitions.claiming.claimer import release_with
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, check_lease, held
 from jobqueue.transitions.verb import Portion, Signals, Written, ended_uncharged, run_verb
 from jobqueue.validation import check_seconds
@@ -139,3 +140,6 @@ def _snoozed(delay_seconds: float, reason: str) -> dict[str, object]:
 
 def _parked(reason: str) -> Signals:
     return {Job.Status.READY: [(job_parked, {"reason": reason})]}
+
+
+release_with(release_many)

@@ -85,10 +85,13 @@ class Settled(NamedTuple):
         return status
 
 
-def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again: bool = False) -> Settled:
+def run_verb(
+    verb: Verb, portions: Iterable[Portion], signals: Signals, *, again: bool = False, counted_as: str | None = None
+) -> Settled:
     """Write each portion in its own transaction, then do what must follow its commit.
 
     `again`: an earlier call may have been committed although it ended in an error, so the first try has number 2.
+    `counted_as`: the verb that the observer of observe() is told instead.
     """
     written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
     gone: list[Lease] = []
@@ -105,7 +108,7 @@ def run_verb(verb: Verb, portions: Iterable[Portion], signals: Signals, *, again
         gone += [lease for lease in leases if lease.job_id not in ids]
     for lease in gone:
         lost(lease, verb)
-    _announce(verb, written, signals)
+    _announce(verb, written, signals, counted_as)
     return Settled(verb, written, gone)
 
 
@@ -169,9 +172,9 @@ def observe(observer: WrittenObserver | None) -> None:
     _written_observer = observer
 
 
-def _announce(verb: str, written: Written, signals: Signals) -> None:
+def _announce(verb: str, written: Written, signals: Signals, counted_as: str | None = None) -> None:
     if _written_observer is not None:
-        _written_observer(verb, written)
+        _written_observer(counted_as or verb, written)
     if _end_observer.get() is not None:
         for status, jobs in written.items():
             for job in jobs:

@@ -16,8 +16,21 @@ from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance import bulk_runner
 from jobqueue.maintenance.cleaner import AUDIT_EVENTS
 from jobqueue.models import AuditEvent, Job, JobTag
+from jobqueue.models.job import HELD_GATE
 from jobqueue.signals import job_canceled
-from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, seconds_from_now, set_columns, state
+from jobqueue.transitions import fail, release_held, retry
+from tests.factories import (
+    claim_one,
+    job,
+    lease_with,
+    make_in_state,
+    make_job,
+    make_jobs,
+    row,
+    seconds_from_now,
+    set_columns,
+    state,
+)
 from tests.marks import committed
 from tests.patience import patient
 from tests.settings import VENDOR
@@ -78,6 +91,66 @@ def test_each_verb_changes_the_jobs_that_match_and_no_others(verb, before, after
     assert (done.phase, done.changed, done.refused, done.due_at) == ("done", 1, 0, None)
     assert done.started_at is not None
     assert done.ended_at is not None
+
+
+def begin(job_id):
+    """A worker claims the job."""
+    assert claim_one(worker="y").job_id == job_id
+
+
+def move_to_another_worker(job_id):
+    """Its worker gives the job back, and another one claims it."""
+    assert release_held(job_id)
+    begin(job_id)
+
+
+def fail_anew(job_id):
+    """The job is retried, and fails in another way."""
+    retry(job_id)
+    fail(lease_with(claim_one(), max_attempts=1), error=ValueError("another one"))
+
+
+def changed_to(**columns):
+    return lambda job_id: set_columns(job_id, **columns)
+
+
+@pytest.mark.parametrize(
+    ("verb", "filters", "before", "meanwhile"),
+    [
+        ("cancel", {"state": "ready", "queue": "q"}, "READY", begin),
+        ("cancel", {"state": "ready"}, "READY", changed_to(run_at=UtcNowPlus(3600))),
+        ("cancel", {"queue": "q"}, "READY", changed_to(queue="other")),
+        ("cancel", {"state": "running"}, "PROCESSING", release_held),
+        ("discard", {"state": "ready"}, "READY", changed_to(gate=HELD_GATE)),
+        ("discard", {"cause": "lost"}, "FAILED", fail_anew),
+        ("retry", {"fingerprint": "0123456789abcdef"}, "FAILED", fail_anew),
+        ("retry", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.CANCELED)),
+        ("release", {"worker": "owner"}, "PROCESSING", move_to_another_worker),
+        ("release", {"state": "expired"}, "PROCESSING", changed_to(lock_until=UtcNowPlus(600))),
+        ("prune", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.DONE)),
+        ("prune", {"queue": "q"}, "DONE", changed_to(queue="other")),
+    ],
+)
+def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypatch, verb, filters, before, meanwhile):
+    job_id = make_in_state(before)
+    if before == "FAILED":
+        set_columns(job_id, cause="lost", fingerprint="0123456789abcdef")
+    elif filters.get("state") == "expired":
+        set_columns(job_id, lock_until=UtcNowPlus(-5))
+    find, rows = carrying_out.next_ids, []
+
+    def others_follow(*args, **kwargs):
+        found = find(*args, **kwargs)
+        meanwhile(job_id)
+        rows.append(row(job_id))
+        return found
+
+    monkeypatch.setattr(carrying_out, "next_ids", others_follow)
+    event = record(verb, filters)
+    assert event.matched == 1
+    finish()
+    assert row(job_id) == rows[0]
+    assert (read(event).changed, read(event).refused) == (0, 1)
 
 
 def test_prune_deletes_ended_jobs_and_leaves_the_others():

@@ -1,9 +1,12 @@
 """Which jobs the filters of the list mean, and what is refused."""
 
+from datetime import UTC, datetime
+from itertools import permutations
+
 import pytest
 
 from jobqueue.bulk_verbs import matching, walking
-from jobqueue.bulk_verbs.filtering import check_verb
+from jobqueue.bulk_verbs.filtering import check_verb, still
 from jobqueue.bulk_verbs.preview import preview
 from jobqueue.bulk_verbs.walking import next_ids
 from jobqueue.db.clock import UtcNowPlus
@@ -127,3 +130,11 @@ def test_a_walk_begins_at_the_first_job(monkeypatch):
     ids = [make_in_state("FAILED") for _ in range(3)]
     wanted = {"from_id": str(ids[2])}
     assert next_ids("retry", wanted, after_id=0, until_id=ids[2], most=5, using="default") == ([ids[2]], ids[2])
+
+
+def test_the_condition_of_a_locked_row_is_the_same_statement_whatever_the_order_of_the_filters():
+    filters = {"queue": "mail", "state": "failed", "task": "shop.tasks.send", "cause": "data", "worker": "w"}
+    found = {
+        str(still("retry", dict(order), datetime(2026, 1, 1, tzinfo=UTC))) for order in permutations(filters.items())
+    }
+    assert len(found) == 1

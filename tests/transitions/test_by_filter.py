@@ -9,9 +9,24 @@ from jobqueue import enqueue, task
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
 from jobqueue.models import Job
-from jobqueue.transitions import ack, cancel, cancel_many, discard_many, fail, retry_many, run_again
+from jobqueue.transitions import (
+    ack,
+    by_filter,
+    cancel,
+    cancel_many,
+    discard,
+    discard_many,
+    fail,
+    retry_many,
+    run_again,
+)
 from jobqueue.transitions.by_filter import CHUNK
-from tests.factories import claim_one, lease_with, make_job, make_jobs, row, set_columns, state
+from tests.blocking import somebody_waits
+from tests.factories import claim_one, lease_with, make_in_state, make_job, make_jobs, row, set_columns, state
+from tests.faults.test_lock_conflicts import ended, in_thread
+from tests.marks import committed
+from tests.patience import wait_until
+from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
 
@@ -56,6 +71,14 @@ def test_filters_hold_together():
     assert cancel_many(task=charge.module_path, job_ids=[str(tagged)]) == 1
 
 
+@pytest.mark.parametrize("name", ["ready", "READY", Job.Status.READY])
+def test_a_state_is_given_by_its_name_as_to_commands(name):
+    waiting, runs = make_job("q"), enqueue("q", 1, priority=9)
+    claim_one()
+    assert cancel_many(status=name) == 1
+    assert (state(waiting), row(runs)["cancel_requested_at"]) == ("CANCELED", None)
+
+
 def test_discard_many_takes_dead_letters():
     make_jobs(2)
     dead = [die(), die()]
@@ -94,6 +117,8 @@ def test_a_rollback_of_the_caller_undoes_it():
         ({"queue": 7}, InvalidType),
         ({"tag": ""}, InvalidValue),
         ({"status": Job.Status.DONE}, InvalidValue),
+        ({"status": "done"}, InvalidValue),
+        ({"status": "waiting"}, InvalidValue),
         ({"job_ids": "12"}, InvalidType),
         ({"queue": "q", "limit": 0}, InvalidValue),
         ({"queues": "q"}, InvalidType),
@@ -138,3 +163,41 @@ def test_a_job_that_has_not_ended_is_not_run_again(claimed):
     with pytest.raises(InvalidValue, match="there is no job"):
         run_again(job_id + 1)
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "filters", "before", "meanwhile"),
+    [
+        ("cancel", {"status": Job.Status.READY}, "READY", lambda job_id: claim_one()),
+        ("cancel", {"queue": "q"}, "READY", lambda job_id: set_columns(job_id, queue="other")),
+        ("discard", {"status": Job.Status.READY}, "READY", lambda job_id: die()),
+        ("retry", {"status": Job.Status.FAILED}, "FAILED", discard),
+        ("retry", {"queue": "q", "limit": 1}, "FAILED", lambda job_id: set_columns(job_id, queue="other")),
+    ],
+)
+def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypatch, verb, filters, before, meanwhile):
+    job_id = make_in_state(before)
+    change, rows = getattr(by_filter, f"{verb}_each"), []
+
+    def others_first(*args, **kwargs):
+        meanwhile(job_id)
+        rows.append(row(job_id))
+        return change(*args, **kwargs)
+
+    monkeypatch.setattr(by_filter, f"{verb}_each", others_first)
+    assert getattr(by_filter, f"{verb}_many")(**filters) == 0
+    assert row(job_id) == rows[0]
+
+
+@committed
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer at a time")
+def test_the_row_is_judged_as_it_is_after_the_wait_for_its_lock():
+    moved, waiting = make_job("q"), make_job("q", priority=-1)
+    with transaction.atomic():
+        list(Job.objects.select_for_update().filter(pk=moved))
+        thread, found = in_thread(lambda: cancel_many(queue="q"))
+        wait_until(somebody_waits, what="the wait for the row")
+        set_columns(moved, queue="other")
+    ended(thread)
+    assert found == [1]
+    assert (state(moved), state(waiting)) == ("READY", "CANCELED")

@@ -4,7 +4,7 @@ import threading
 from contextlib import suppress
 
 import pytest
-from django.db import Error, connection, connections, transaction
+from django.db import connection, connections, transaction
 
 from jobqueue.context.job_context import JobContext
 from jobqueue.exceptions import (
@@ -17,7 +17,6 @@ from jobqueue.exceptions import (
     WrongDatabase,
 )
 from jobqueue.models import Job
-from jobqueue.testing import inject
 from jobqueue.transitions import reap
 from jobqueue.worker.run.attempt import Attempt, Ending
 from tests.app.models import Ticket
@@ -28,12 +27,6 @@ from tests.patience import patient
 from tests.settings import VENDOR
 
 pytestmark = committed
-# Where no deadlock undoes a transaction, a statement may ask for that.
-UNDOES_ALL = (
-    "INSERT OR ROLLBACK INTO job_queue (id, queue, payload) SELECT id, queue, payload FROM job_queue"
-    if VENDOR == "sqlite"
-    else "SELECT 7"
-)
 
 
 @pytest.fixture
@@ -65,20 +58,6 @@ def test_an_error_in_the_block_undoes_all_of_it(context):
     before = row(context.job_id)
     with pytest.raises(ValueError, match="no"):
         failing_block(context)
-    assert (row(context.job_id), effects(), context.finished) == (before, 0, False)
-
-
-def swallowing_block(context):
-    with context.finish():
-        make_job("effects")
-        with suppress(Error), inject("deadlock", at="^SELECT 7$"), connection.cursor() as cursor:
-            cursor.execute(UNDOES_ALL, [])
-
-
-def test_an_error_that_the_block_swallows_is_raised_if_it_has_undone_the_effect(context):
-    before = row(context.job_id)
-    with pytest.raises(Error):
-        swallowing_block(context)
     assert (row(context.job_id), effects(), context.finished) == (before, 0, False)
 
 

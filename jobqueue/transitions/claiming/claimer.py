@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from django.db import Error
@@ -13,7 +16,9 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.gates.opening import closed as gates_closed
 from jobqueue.gates.opening import ended_unstarted
-from jobqueue.gates.whole_queues import NO_LIMITS
+from jobqueue.gates.rules import RULES_SECONDS, rules
+from jobqueue.gates.unlocked import GateMissing
+from jobqueue.gates.whole_queues import NO_LIMITS, make_room
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.aging import look_is_due
 from jobqueue.transitions.claiming.candidates import Head
@@ -27,9 +32,18 @@ from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import JobRef, settled
 from jobqueue.validation import check_int, check_queue, check_seconds, check_worker
 
+logger = logging.getLogger("jobqueue.transitions")
+
 LIMIT_MAX = 10_000
 PASSES_MAX = 10  # an expired job may let the next job of its ordering key in, which has expired, too
+#: release_many(), of the room above
+_release: list[Callable[[list[Lease]], object]] = []
 CURSOR_BATCH = 10  # smaller claims keep the exact order
+
+
+def release_with(release: Callable[[list[Lease]], object]) -> None:
+    """Give back with this what may not start any more when its claim has ended."""
+    _release[:] = [release]
 
 
 def claim(
@@ -59,47 +73,66 @@ class Claimer:
         self._worker, self._using = check_worker(worker), using
         self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
         self._gated = GatedQueues(using)
+        #: the subjects behind whose gates the last claim has put jobs
+        self.closed = set[int]()
 
     def claim(
         self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None, paced_max: int | None = None
     ) -> list[Lease]:
         """As claim(), with limits to what it may miss for a short time.
 
-        A batch may pass over jobs that came back with an earlier run_at, for a second at most, and over higher
-        priorities that held only delayed jobs, for a tenth of a second. Where `head` is the only priority that had
-        jobs within the last second, it may return fewer although jobs of a lower priority are due. `head` saves the
-        seek for the highest priority. `paced_max`: at most so many jobs with a rate, because they must start at once.
+        A batch may pass over jobs that came back with an earlier run_at, for a second, and over higher priorities that
+        held only delayed jobs, for a tenth of one. `head` saves the seek for the highest priority; if no other one had
+        jobs lately, others may be left out. `paced_max`: at most so many jobs with a rate, which must start at once.
         """
         refuse_open_transaction(self._using, "claim")
-        limits = self._gated.limits(queue)
-        if limits is not NO_LIMITS and self._gated.is_shut(queue, limits):
+        remember, look, begun = limit >= CURSOR_BATCH, limit, time.monotonic()
+        leases, self.closed, busy = list[Lease](), set[int](), set[int]()
+        if self._is_shut(queue):
             return []
-        leases: list[Lease] = []
-        remember, look, closed = limit >= CURSOR_BATCH, limit, set[int]()
         try:
             for _ in range(PASSES_MAX):
-                paced = None if paced_max is None else max(0, paced_max - len(leases))
-                request = self._request(queue, limit - len(leases), look, lease_seconds, head, remember, paced)
+                paced, wanted = _left(paced_max, leases), limit - len(leases)
+                request = self._request(queue, wanted, look, lease_seconds, head, remember, paced)
                 take = update_returning if request.in_one else select_then_update
                 try:
                     taken = retry_transient("claim", partial(take, request), using=self._using)
-                except (Error, DatabaseBusy):
+                except (Error, DatabaseBusy, GateMissing) as error:
                     if leases:
-                        return leases
-                    raise
-                closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
+                        break
+                    if not isinstance(error, GateMissing):
+                        raise
+                    make_room(queue, self._using)
+                    continue
+                self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
+                busy |= {*taken.unwritten}
                 leases += taken.leases
                 self._learn(request, taken, remember)
                 self._end_late(request, taken)
-                passed = taken.passed or (request.in_one and request.excluded and not leases)
-                if not (taken.late or taken.blocked or passed) or taken.shut_seconds or len(leases) >= limit:
+                if len(leases) >= limit or not _has_more(request, taken, leases):
                     break
-                # Behind expired and blocked jobs there may be others.
                 head, look = None, _next_look(taken, limit - len(leases), max(limit, EXPIRED_BATCH))
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
-            gates_closed(closed, using=self._using)
-        return leases
+            gates_closed(self.closed, using=self._using, unwritten=busy)
+        return leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(leases)
+
+    def _still_startable(self, leases: list[Lease]) -> list[Lease]:
+        """Release those that were paused while their claim waited, as for a lock; returns the others."""
+        known = rules(self._using) if leases else self._gated.known
+        if not (shut := [lease for lease in leases if known.shuts(lease)]):
+            return leases
+        try:
+            for release in _release:
+                release(shut)
+        except (Error, DatabaseBusy) as error:
+            logger.warning("%d jobs that were paused during their claim start: %s", len(shut), error)
+            return leases
+        return [lease for lease in leases if lease not in shut]
+
+    def _is_shut(self, queue: str) -> bool:
+        limits = self._gated.limits(queue)
+        return limits is not NO_LIMITS and self._gated.is_shut(queue, limits)
 
     def _end_late(self, request: Request, taken: Taken) -> None:
         """What follows the commit that has ended expired jobs."""
@@ -178,6 +211,16 @@ class Claimer:
             job_id = last.pk if (first.priority, first.due_at) == (last.priority, last.due_at) else None
             moved = request.cursor.moved(last.priority, last.due_at, job_id, request.head, walked=not request.follows)
             self._cursors.keep(request.queue, moved)
+
+
+def _left(most: int | None, leases: Sequence[Lease]) -> int | None:
+    return None if most is None else max(0, most - len(leases))
+
+
+def _has_more(request: Request, taken: Taken, leases: Sequence[Lease]) -> bool:
+    """Whether there may be jobs behind those that this pass has looked at and that could not start."""
+    passed = taken.passed or (request.in_one and request.excluded and not leases)
+    return bool(taken.late or taken.blocked or passed) and not taken.shut_seconds
 
 
 def _next_look(taken: Taken, wanted: int, most: int) -> int:

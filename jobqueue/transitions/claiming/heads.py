@@ -2,7 +2,8 @@
 
 While any transaction keeps an old snapshot open, the index entries of the jobs that were claimed since cannot be
 purged, and a look at an empty queue reads all of them. A look that took long is not repeated at once: until then, only
-newer jobs are looked for, at the priorities that are known.
+newer jobs are looked for, at the priorities that are known. One that took long may have waited, for a lock or a server
+that stood still, and not have read much: so of two looks, one after the other, the shorter one counts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class WaitingNames:
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._good_until = 0.0
+        self._good_until = self._took = 0.0
         self._had_jobs: dict[str, float] = {}
 
     def find(self, using: str) -> Iterable[str]:
@@ -59,7 +60,9 @@ class WaitingNames:
             return self.lately()
         self._names = tuple(candidates.waiting_names(using=using))
         now = time.monotonic()
-        self._good_until = now + max(pause_seconds(now - begun), BUSY_SECONDS if self._names else 0.0)
+        before, self._took = self._took, now - begun
+        pause = pause_seconds(min(before, self._took))
+        self._good_until = now + max(pause, BUSY_SECONDS if self._names else 0.0)
         return self._names
 
     def lately(self) -> Iterable[str]:
@@ -83,6 +86,7 @@ class _Whole:
 
     level: int | None  # nothing waited above this level; None: nothing waited
     begun: float
+    took: float
     good_until: float
 
 
@@ -107,9 +111,10 @@ class Heads:
             self._whole.clear()
             self._levels.clear()
         now = time.monotonic()
-        levels = {head.queue: head.level for head in found}
+        took, levels = now - begun, {head.queue: head.level for head in found}
         for queue in queues:
-            self._whole[queue] = _Whole(levels.get(queue), begun, now + pause_seconds(now - begun))
+            before = self._whole[queue].took if queue in self._whole else 0.0
+            self._whole[queue] = _Whole(levels.get(queue), begun, took, now + pause_seconds(min(before, took)))
         for head in found:
             if head.level is not None:
                 self._levels.setdefault(head.queue, set()).add(head.level)

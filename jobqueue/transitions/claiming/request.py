@@ -149,6 +149,7 @@ class Taken(NamedTuple):
     narrowed: Request | None = None  # what the limits of the queue have left of the request
     is_full: bool = False  # as many jobs of the queue run as may
     shut_seconds: float = 0.0  # until the queue has a token again, if it has none
+    unwritten: Collection[int] = ()  # gates that are to be looked at soon: close_gates()
     passed: bool = False  # jobs whose tasks may have limits were left alone: the next pass has to check them
 
 

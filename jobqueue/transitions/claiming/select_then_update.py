@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
 from itertools import chain, starmap
 from typing import Any
@@ -64,22 +64,24 @@ def select_then_update(request: Request) -> Taken:
             end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
             end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), using)
             request.ended.extend(ended_now(late, using=using))
-        start, found = _admitted(live, request) if request.gated else (live[: request.limit], Admitted())
+        admitted = _admitted(live, request) if request.gated else (live[: request.limit], Admitted(), ())
+        start, found, unwritten = admitted
         leases = stamp([request.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, request)
         free_keys(with_waiting_keys(leases))
         if room is not None:
             room.use(len(leases), using)
         passed = len(free) < len(rows)
-        return Taken(rows, leases, late, found.blocked, spare=found.spare, narrowed=request, passed=passed)
+        return Taken(
+            rows, leases, late, found.blocked, spare=found.spare, narrowed=request, unwritten=unwritten, passed=passed
+        )
 
 
-def _admitted(live: list[Row], request: Request) -> tuple[list[Row], Admitted]:
-    """Those that may start; the others wait behind their gates."""
+def _admitted(live: list[Row], request: Request) -> tuple[list[Row], Admitted, Collection[int]]:
+    """Those that may start; the others wait behind their gates, of which the last ones could not be written."""
     known, paced_max = request.known, request.paced_max
     found = admit(live, request.limit, queue=request.queue, known=known, paced_max=paced_max, using=request.using)
-    if found.blocked:
-        close_gates(found.blocked, request.queue, request.using)
-    return [row for row in live if row.pk in found.free], found
+    unwritten = close_gates(found.blocked, request.queue, request.using) if found.blocked else ()
+    return [row for row in live if row.pk in found.free], found, unwritten
 
 
 def lock_due(

@@ -63,7 +63,9 @@ def update_returning(request: Request) -> Taken:
                     prepared = _statement(
                         request.using, wanted, level is None, columns, request.excluded, **start.condition()
                     )
-                    found += _leased(prepared.rows(level=level, **given, **start.values()), request, token)
+                    with vendor(request.using).in_index_order(connections[request.using]):
+                        rows = prepared.rows(level=level, **given, **start.values())
+                    found += _leased(rows, request, token)
             if len(found) >= request.limit or (found and level in (None, request.only_level)):
                 break
     except Error as error:

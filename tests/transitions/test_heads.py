@@ -1,0 +1,75 @@
+"""A look at the queues that took long is not repeated at once, but one that has waited for something is."""
+
+import pytest
+
+from jobqueue.transitions.claiming import candidates, heads
+from jobqueue.worker.shared.queue_choice import parse
+from tests.clocks import Clock
+from tests.factories import make_due, make_job
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The poller's clock: it goes on by the seconds that each look takes."""
+    made = Clock()
+    monkeypatch.setattr(heads.time, "monotonic", made)
+    return made
+
+
+@pytest.fixture
+def take(clock, monkeypatch):
+    """take(*seconds): the next looks take so long, one after another, and those behind them as long as the last."""
+    times = {"heads": [0.0], "waiting_names": [0.0]}
+
+    def slow(name, real):
+        def look(*given, **named):
+            found = real(*given, **named)
+            clock.go(times[name].pop(0) if len(times[name]) > 1 else times[name][0])
+            return found
+
+        return look
+
+    for name in times:
+        monkeypatch.setattr(candidates, name, slow(name, getattr(candidates, name)))
+    return lambda *seconds: times.update({name: list(seconds) for name in times})
+
+
+def queues(selection):
+    return [head.queue for head in selection.heads("default")]
+
+
+def comes_back():
+    """A job of a priority that the worker has not met, with an old run_at, as one that was reaped or released."""
+    make_due(make_job("q", priority=7))
+
+
+@pytest.mark.parametrize("words", ["q", "*"])
+def test_after_one_look_that_has_waited_the_next_one_is_complete(words, take):
+    selection = parse([words])
+    assert queues(selection) == []
+    take(1.5, 0.001)
+    assert queues(selection) == []
+    comes_back()
+    assert queues(selection) == ["q"]
+
+
+@pytest.mark.parametrize("words", ["q", "*"])
+def test_looks_that_take_long_again_and_again_are_not_repeated_at_once(words, take, clock):
+    selection = parse([words])
+    take(0.5)
+    assert queues(selection) == queues(selection) == []
+    comes_back()
+    assert queues(selection) == []
+    clock.go(5.1)
+    assert queues(selection) == ["q"]
+
+
+def test_names_are_looked_up_again_after_one_look_that_has_waited(take):
+    selection = parse(["*"])
+    selection.names("default")
+    take(1.5, 0.001)
+    selection.names("default")
+    make_job("new")
+    assert selection.names("default") == ["new"]
