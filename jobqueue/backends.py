@@ -26,7 +26,7 @@ from jobqueue.tasks import registry
 from jobqueue.tasks.calls import Call
 from jobqueue.tasks.definition import JobTask
 from jobqueue.tasks.field_types import Expires
-from jobqueue.tasks.findable import misplaced, warn_if_lost
+from jobqueue.tasks.findable import misplaced, never_run, warn_if_lost
 from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.uniqueness import MODES, has_own_key, hashed_key
@@ -72,7 +72,7 @@ class JobQueueBackend(BaseTaskBackend):
             super().validate_task(task)  # type: ignore[arg-type]
         except InvalidTask as error:
             raise (InvalidTask(f"{error} {wrong}") if wrong else error) from None
-        if wrong:
+        if wrong := wrong or never_run(task.func):
             raise InvalidTask(wrong)
         try:
             check_queue(task.queue_name)

@@ -23,12 +23,13 @@ from jobqueue import conf
 from jobqueue.alarms.recipients import alarm_problems
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
+from jobqueue.db.opening import pool_problem
 from jobqueue.exceptions import WrongSettings
 from jobqueue.failures.project import all_task_causes, missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
-from jobqueue.schedules.from_settings import problems as schedule_problems
+from jobqueue.schedules.from_settings import check_problems
 from jobqueue.tasks.findable import unfindable
 from jobqueue.tasks.nesting import nesting_problems
 from jobqueue.tasks.policy import policy_problems
@@ -110,11 +111,8 @@ def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.Che
 
 
 def check_schedules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
-    """E008 a schedule of SCHEDULES cannot be declared."""
-    return _messages(
-        Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", "Workers leave it out. Correct the setting.")
-        for name, error in schedule_problems(_conf().schedules)
-    )
+    """E008 a schedule of SCHEDULES cannot be declared, W040 one ticks while its last job holds its dedupe key."""
+    return _messages(check_problems(_conf()))
 
 
 def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
@@ -182,8 +180,7 @@ def _conf() -> conf.Settings:
 
 def server_problems(alias: str) -> Iterator[Problem]:
     """What check_database() reports of the database `alias`."""
-    connection = connections[alias]
-    found = vendor(alias)
+    connection, found = connections[alias], vendor(alias)
     if not found.supported:
         yield Problem(
             "E010",
@@ -193,8 +190,8 @@ def server_problems(alias: str) -> Iterator[Problem]:
         return
     server = found.describe(connection)
     yield Problem("I010", f"The queue's database {alias!r} is {server}; workers claim by {found.claim_form}.", "")
-    packet = packet_problem(connection, _conf())
-    yield from [*problems(alias), *([packet] if packet else [])]
+    others = packet_problem(connection, _conf()), pool_problem(connection)
+    yield from [*problems(alias), *filter(None, others)]
     skew = abs((read_now(alias) - datetime.now(UTC)).total_seconds())
     if skew > SKEW_SECONDS:
         yield Problem(
@@ -242,7 +239,7 @@ def _missing_indexes(alias: str) -> Iterator[Problem]:
         yield Problem(
             "W033",
             f"The index ix_dead is missing on {table}: a redrive reads every job between two dead letters.",
-            "It was dropped; create it again as docs/reference/schema.md shows.",
+            "It was dropped, or not made (pytest --nomigrations); create it as docs/reference/schema.md shows.",
         )
 
 

@@ -17,7 +17,7 @@ COUNT_MAX = 10_000
 #: keys of ALARMS that are no queues
 NOTIFY, WORKERS, EVERY_QUEUE = "NOTIFY", "WORKERS", "*"
 #: the alarms of WORKERS
-SILENT, STALLED, EXHAUSTED, REFUSED = "silent", "stalled", "exhausted", "refused_connections"
+SILENT, STALLED, EXHAUSTED, REFUSED, LATE = "silent", "stalled", "exhausted", "refused_connections", "late_schedules"
 _SECONDS = Rule(lambda v: is_number(v) and 0 < v <= SECONDS_MAX, f"a number of seconds above 0 and up to {SECONDS_MAX}")
 _JOBS = Rule(lambda v: is_number(v) and 0 < v <= COUNT_MAX, f"a number above 0 and up to {COUNT_MAX}")
 _RATE = Rule(lambda v: is_number(v) and 0 < v <= INT_MAX, f"a number above 0 and up to {INT_MAX}")
@@ -34,7 +34,7 @@ FIGURES: Mapping[str, Rule] = {
     "error_rate": _SHARE,
     "rising_age_seconds": _SECONDS,
 }
-_OF_WORKERS: Mapping[str, Rule] = dict.fromkeys((SILENT, STALLED, EXHAUSTED, REFUSED), whole_number(1, INT_MAX))
+_OF_WORKERS: Mapping[str, Rule] = dict.fromkeys((SILENT, STALLED, EXHAUSTED, REFUSED, LATE), whole_number(1, INT_MAX))
 _ENTRY = (
     "must be 'log', 'mail', {'MAIL': [addresses]}, {'WEBHOOK': an http or https URL} or {'HOOK': a dotted path to a "
     "function}"

@@ -157,9 +157,10 @@ def _within(
             continue
         if own.when_full == "refuse":
             ready = after.ready - counts[queue]
+            later = "Try again later" if counts[queue] <= most else f"Add at most {most} at once, also as a chunk_size"
             raise QueueFull(
                 f"{ready} jobs wait in queue {queue!r}, and its MAX_READY is {most}, so {counts[queue]} more were "
-                "refused. Nothing was written. Try again later, add workers, or set WHEN_FULL to 'delay'.",
+                f"refused. Nothing was written. {later}, add workers, or set WHEN_FULL to 'delay'.",
                 queue,
                 ready,
             )

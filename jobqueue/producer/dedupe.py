@@ -6,9 +6,11 @@ takes it from a job that holds it no longer, so an end needs no statement for th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import TypeAlias
 
 from django.db import IntegrityError, connections
 from django.db.models import F, Q
@@ -16,17 +18,27 @@ from django.db.models import F, Q
 from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow, UtcNowPlus
+from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DedupeConflict
+from jobqueue.gates.opening import ended_unstarted
+from jobqueue.gates.waiting import open_again
 from jobqueue.models import Job
-from jobqueue.models.job import UNFINISHED, WAITING, WINDOW, JobQuerySet
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW, JobQuerySet
 from jobqueue.models.rows import in_state
+from jobqueue.ordering import SCHEDULED, lanes
+from jobqueue.ordering.promote import promote_next
+from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob, bounded_wait, insertion
 
 #: looks for the holder of a key, each after a lost race
 _ROUNDS = 4
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)
+#: of a job that may be replaced
+_REPLACED = ("status", "task", "gate", "fence", "attempts", "options", "ordering_key", "concurrency_key")
+#: as transitions.first_due reads it
+_FIRST_DUE = "first_due"
 
 
 class Holders(dict[bytes, int]):
@@ -107,6 +119,9 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
     """
     assert job.dedupe_key is not None
     for attempt in range(_ROUNDS):
+        # In each round: the commit of an earlier try may come to its end while this one waits for the key.
+        if (earlier := written_before(job, using, added)) is not None:
+            return earlier
         with bounded_wait(until, using) if attempt else nullcontext():
             found = holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
         if found is not None:
@@ -129,29 +144,67 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
     )
 
 
-def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
-    """Give the waiting job of that id the payload, priority, run_at and expires_at of `job`. Others stay as they are.
+def written_before(job: NewJob, using: str, added: Mapping[int, NewJob]) -> int | None:
+    """The id of the job as an earlier try has committed it without an answer; its key may be free again by now."""
+    ids = [job_id for job_id, one in added.items() if one is job]
+    if not ids:
+        return None
+    # A server that took over may have lost the row, and given its id to another job.
+    rows = Job.objects.using(using).filter(pk__in=ids, task=job.task).values_list("pk", "payload")
+    return next((job_id for job_id, payload in rows if payload == json.loads(job.payload)), None)
 
-    False if it was waiting and was claimed before it could be written.
+
+def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
+    """Give the waiting job of that id what `job` has of its arguments: payload, times, priority and keys.
+
+    It goes behind the others of its new ordering key, and the time within which it may be retried begins again. Others
+    stay as they are. False if it was waiting and was claimed before it could be written.
     """
-    rows = Job.objects.using(using).filter(pk=job_id)
-    found = rows.values_list("status", "task", "gate", "fence").first()
-    if found is None or found[:2] != (Job.Status.READY, job.task):
+    found = Job.objects.using(using).filter(pk=job_id).only(*_REPLACED).first()
+    if found is None or (found.status, found.task) != (Job.Status.READY, job.task):
         return True
+    moves = found.gate not in (HELD_GATE, PARENTS_GATE) and found.ordering_key != job.ordering_key
+    limited_by = found.concurrency_key if found.concurrency_key != job.concurrency_key else None
     with bounded_wait(until, using):
-        row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found[3])
-        changed = row.update(
+        if moves and job.ordering_key is not None:
+            # Before the job is locked, as by those who add one.
+            lanes.hold([(job.queue, job.ordering_key)], using)
+        row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found.fence)
+        changed = row.filter(gate=found.gate).update(
             payload=job.payload,
             priority=job.priority,
             run_at=job.run_at or UtcNow(),
             expires_at=job.expires_at,
+            concurrency_key=job.concurrency_key,
             updated_at=UtcNow(),
             # A job behind a gate goes on to say what it waits for there.
-            wait_reason=F("wait_reason") if found[2] else job.wait_reason,
+            wait_reason=F("wait_reason") if found.gate else _later(job),
+            options=_options(found, job, using),
         )
+        if changed and found.concurrency_key != job.concurrency_key:
+            open_again(job_id, _later(job), using)
+        if changed and moves:
+            lanes.move(job_id, job.queue, job.ordering_key, _later(job), using)
+    if changed and moves:
+        promote_next([(job.queue, found.ordering_key), (job.queue, job.ordering_key)], using=using)
+    if changed and limited_by is not None:
+        ended_unstarted([(job.task, limited_by)], job.queue, using=using)
     if changed and job.run_at is None:
         wakeup.notify(job.queue, using)
     return bool(changed)
+
+
+def _later(job: NewJob) -> str | None:
+    return None if job.run_at is None else SCHEDULED
+
+
+def _options(found: Job, job: NewJob, using: str) -> JSON | F:
+    """Those that the row has, with another beginning of the life of the job, where they tell it."""
+    known = found.options if isinstance(found.options, dict) else {}
+    if _FIRST_DUE not in known:
+        return F("options")
+    due = job.run_at or read_now(using)
+    return known | {_FIRST_DUE: [due.isoformat(), found.attempts]}
 
 
 def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
@@ -161,32 +214,53 @@ def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int,
     return ids
 
 
+#: keys are unique in a queue only
+_Place: TypeAlias = tuple[str, bytes]
+
+
+def _place(job: NewJob) -> _Place | None:
+    return None if job.dedupe_key is None else (job.queue, job.dedupe_key)
+
+
+def _known(jobs: Sequence[NewJob], using: str) -> tuple[dict[_Place, int], set[_Place]]:
+    """The ids of the jobs that hold keys of these, and the keys whose hold has run out."""
+    keys: dict[str, list[bytes]] = {}
+    for job in jobs:
+        if job.dedupe_key is not None:
+            keys.setdefault(job.queue, []).append(job.dedupe_key)
+    held: dict[_Place, int] = {}
+    stale: set[_Place] = set()
+    for queue, given in keys.items():
+        found = holders(queue, given, using=using)
+        held |= {(queue, key): job_id for key, job_id in found.items()}
+        stale |= {(queue, key) for key in found.stale}
+    return held, stale
+
+
 def add_many(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:
     """Jobs with dedupe keys: those whose key is free in one INSERT; one by one only after a lost race."""
-    if jobs[0].replaces:
-        # The last one of a key is what the job is to have.
-        last = {job.dedupe_key: job for job in jobs}
-        jobs = [last[job.dedupe_key] if job.dedupe_key else job for job in jobs]
-    known = holders(jobs[0].queue, [job.dedupe_key for job in jobs if job.dedupe_key], using=using)
-    if jobs[0].replaces and known:
-        taken = {key: add(job, using, until, added) for key, job in last.items() if key in known}
-        rest = [job for job in jobs if job.dedupe_key not in known]
-        others = iter(add_many(rest, using, until, added) if rest else [])
-        return [taken[job.dedupe_key] if job.dedupe_key in known else next(others) for job in jobs]
-    fresh, seen = [], set(known)
+    # The last one of a key is what the job is to have.
+    last = {_place(job): job for job in jobs if job.replaces and job.dedupe_key is not None}
+    jobs = [last.get(_place(job), job) for job in jobs]
+    known, stale = _known(jobs, using)
+    ids: dict[_Place | None, int] = dict(known.items())
+    for place, job in last.items():
+        if place in known:
+            ids[place] = add(job, using, until, added)
+    fresh, seen = [], {*known}
     for job in jobs:
-        if job.dedupe_key is None or job.dedupe_key not in seen:
+        place = _place(job)
+        if place is None or place not in seen:
             fresh.append(job)
-            seen.update([job.dedupe_key] if job.dedupe_key else [])
+            seen.update([place] if place else [])
     try:
         with bounded_wait(until, using):
-            for job in fresh:
-                if job.dedupe_key is not None and job.dedupe_key in known.stale:
-                    free(job.queue, job.dedupe_key, using=using)
-            ids = add_plain(fresh, using, until, added) if fresh else []
+            for queue, key in sorted({*filter(None, map(_place, fresh))} & stale):
+                free(queue, key, using=using)
+            inserted = add_plain(fresh, using, until, added) if fresh else []
     except IntegrityError:
         one = partial(add_plain, using=using, until=until, added=added)
         return [add(job, using, until, added) if job.dedupe_key else one([job])[0] for job in jobs]
-    inserted = dict(zip([id(job) for job in fresh], ids, strict=True))
-    by_key = {job.dedupe_key: job_id for job, job_id in zip(fresh, ids, strict=True) if job.dedupe_key}
-    return [inserted.get(id(job)) or by_key.get(job.dedupe_key or b"") or known[job.dedupe_key or b""] for job in jobs]
+    plain = iter([job_id for job, job_id in zip(fresh, inserted, strict=True) if job.dedupe_key is None])
+    ids |= {_place(job): job_id for job, job_id in zip(fresh, inserted, strict=True) if job.dedupe_key is not None}
+    return [next(plain) if job.dedupe_key is None else ids[_place(job)] for job in jobs]

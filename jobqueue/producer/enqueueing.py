@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
@@ -147,10 +147,16 @@ def new_job(
     )
 
 
-def add(job: NewJob, *, using: str | None = None) -> int:
-    """Insert one checked job; its id, or that of the job that holds its dedupe key."""
-    alias, until = alias_of(using), _key_wait()
-    added: dict[int, NewJob] = {}
+def add(
+    job: NewJob,
+    *,
+    using: str | None = None,
+    added: dict[int, NewJob] | None = None,
+    key_wait_seconds: float = KEY_WAIT_SECONDS,
+) -> int:
+    """Insert one checked job; its id, or that of the job that holds its dedupe key. A new one is put into `added`."""
+    alias, until = alias_of(using), time.monotonic() + key_wait_seconds
+    added = {} if added is None else added
     with traced([job]) as span:
         room = check_room(span.jobs, alias)
         (job,) = room.jobs
@@ -160,7 +166,7 @@ def add(job: NewJob, *, using: str | None = None) -> int:
         else:
             from jobqueue.producer import dedupe
 
-            job_id = retry_transient("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
+            job_id = retry_looked_up("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
             give_back(room, added.values(), alias)
         span.note([job_id], len(added))
     _announce(added, [job_id], alias)
@@ -207,22 +213,34 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
     with traced(jobs) as span:
         room = check_room(span.jobs, alias)
         jobs = room.jobs
-        keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
-        from jobqueue.producer import dedupe
-
-        add_chunk = partial(dedupe.add_many if keyed else dedupe.add_plain, using=alias, until=until, added=added)
-
-        def write() -> list[int]:
-            with transaction.atomic(using=alias):
-                return [job_id for chunk in insert.chunks(jobs, alias) for job_id in add_chunk(chunk)]
-
-        ids = retry_transient(
-            "enqueue", write, using=alias, repeatable=keyed and all(job.dedupe_key is not None for job in jobs)
-        )
+        write = _write_many(jobs, alias, added)
+        if all(job.dedupe_key is not None for job in jobs):
+            ids = retry_looked_up("enqueue", write, using=alias)
+        else:
+            ids = retry_transient("enqueue", write, using=alias, repeatable=False)
         give_back(room, [added[job_id] for job_id in {*ids} if job_id in added], alias)
         span.note(ids, len({*ids} & added.keys()))
     _announce(added, ids, alias)
     return ids
+
+
+def _write_many(jobs: Sequence[NewJob], using: str, added: dict[int, NewJob]) -> Callable[[], list[int]]:
+    """What inserts `jobs` in one transaction; called again, it looks for those of the call before."""
+    from jobqueue.producer import dedupe
+
+    keyed, until = any(job.dedupe_key is not None for job in jobs), _key_wait()
+    add_chunk = partial(dedupe.add_many if keyed else dedupe.add_plain, using=using, until=until, added=added)
+    last: list[int] = []
+
+    def write() -> list[int]:
+        new = next((job_id for job_id in last if job_id in added), None)
+        if new is not None and dedupe.written_before(added[new], using, {new: added[new]}) is not None:
+            return list(last)
+        with transaction.atomic(using=using):
+            last[:] = [job_id for chunk in insert.chunks(jobs, using) for job_id in add_chunk(chunk)]
+        return list(last)
+
+    return write
 
 
 def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:

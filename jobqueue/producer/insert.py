@@ -67,6 +67,11 @@ class NewJob:
     waits: tuple[int, str] | None = None  # the gate at which it waits for other jobs, and its wait_reason
 
     @property
+    def has_keys(self) -> bool:
+        """Whether its INSERT may wait for another transaction, or add nothing."""
+        return self.dedupe_key is not None or self.ordering_key is not None
+
+    @property
     def gate(self) -> int:
         """KEY_GATE while other jobs with its ordering key may come first."""
         if self.waits is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import resolve_name
-from inspect import getsource
+from inspect import getsource, isasyncgenfunction, isgeneratorfunction
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -44,6 +44,16 @@ def misplaced(func: Callable[..., object]) -> str | None:
     else:
         return None
     return f"{why}. Tasks are functions at the top level of {_place(getattr(func, '__module__', None) or '')}."
+
+
+def never_run(func: Callable[..., object]) -> str | None:
+    """Why a call of this function runs nothing of its body; None for one that runs."""
+    if not (isgeneratorfunction(func) or isasyncgenfunction(func)):
+        return None
+    return (
+        f"{func.__module__}.{func.__qualname__}: the function yields, so a call of it runs nothing of its body. Return "
+        "a list instead, or make a task of a function that runs the generator to its end."
+    )
 
 
 def _first_parameter(func: Callable[..., object]) -> str | None:

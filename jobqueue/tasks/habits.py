@@ -29,7 +29,7 @@ _OF_THE_TASK = {
     "name": "nothing instead: the name of a task is the path of its function, and aliases=[...] keeps earlier paths",
 }
 _COMMIT = "{name}.enqueue(...) inside the transaction: the job is added if and only if it commits"
-_CHAIN = "{name}.enqueue(...) at the end of the task before it"
+_CHAIN = "workflow('name').add({name}, ...), or group('name') for jobs without an order"
 _EACH = "{name}.enqueue_many([(1,), (2,)]), with the arguments of each job"
 #: method of a task of another queue -> what to write
 _METHODS = {
@@ -43,7 +43,7 @@ _METHODS = {
     **dict.fromkeys(["s", "si", "signature", "subtask", "then", "message"], _CHAIN),
     **dict.fromkeys(["map", "starmap", "chunks"], _EACH),
     "AsyncResult": "{name}.get_result(result_id)",
-    "retry": "raise in the function: every error is retried, up to max_attempts",
+    "retry": "raise Retry(after_seconds=30) in the function; any other error is retried too, up to max_attempts",
 }
 
 

@@ -55,7 +55,7 @@ def policy_problems(settings: Settings) -> Iterator[Problem]:
                 f"task {path}: {_too_few(after, most)} by JOBQUEUE.",
                 "Lower move_after, or give the task a larger max_attempts.",
             )
-        least = least_wait(default_backoff())
+        least = least_wait(default_backoff(settings))
         if limit is not None and getattr(task, "backoff", None) is None and least > limit:
             yield Problem(
                 "E022",

@@ -45,6 +45,7 @@ _late: set[str] = set()
 _discovering = False
 #: files whose code was running when the import of a tasks module failed
 _failed_files: set[str] = set()
+_failed_modules: list[str] = []
 
 
 def add_task(path: str, task: AnyTask) -> None:
@@ -100,7 +101,8 @@ def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
     result or exception for each lease in their order, or a dict of those by job id. It may raise BatchErrors for some;
     any other exception fails all. The rows may come from enqueue() or from plain SQL in any language. Put the function
     into <app>/tasks.py, where workers look. Raises InvalidValue if the queue has a handler already, NotSupported for a
-    batch handler that is a coroutine or generator function, InvalidType for one that does not take one argument.
+    generator function and for a batch handler that is a coroutine function, InvalidType for one that does not take one
+    argument.
     """
     check_queue(queue)
     if batch is not None:
@@ -112,6 +114,7 @@ def handler(queue: str, *, batch: int | None = None) -> Callable[[F], F]:
         _check_parameters(queue, func, "payload" if batch is None else "leases")
         if batch is not None:
             _refuse_batches(queue, func)
+        _refuse_generators(queue, func)
         add_handler(Handler(queue, func, batch))
         return func
 
@@ -132,17 +135,20 @@ def _check_parameters(queue: str, func: Callable[..., object], given: str) -> No
         ) from None
 
 
+def _refuse_generators(queue: str, func: Callable[..., object]) -> None:
+    if isgeneratorfunction(func) or isasyncgenfunction(func):
+        raise NotSupported(
+            f"@handler({queue!r}) takes no generator function: nobody would run its body. Nothing was registered; "
+            "return a list of results instead of yielding them."
+        )
+
+
 def _refuse_batches(queue: str, func: Callable[..., object]) -> None:
     """A batch is one plain call that returns the results of all its jobs."""
     if iscoroutinefunction(func) or isasyncgenfunction(func):
         raise NotSupported(
             f"@handler({queue!r}, batch=...) takes no coroutine function: a batch runs in a job thread. Nothing was "
             "registered; make it a plain function that calls async_to_sync(...), or drop batch=."
-        )
-    if isgeneratorfunction(func):
-        raise NotSupported(
-            f"@handler({queue!r}, batch=...) takes no generator function: nobody would run its body. Nothing was "
-            "registered; return a list of results instead of yielding them."
         )
 
 
@@ -169,9 +175,10 @@ def names() -> tuple[list[str], list[str]]:
 def discover() -> Iterator[str]:
     """Import <app>/tasks.py of every installed app and register its tasks; yields the names of these modules.
 
-    A module that cannot be imported is logged with its traceback; its jobs are parked, the others run.
+    A module that cannot be imported is logged with its traceback, and is one of failed_modules().
     """
     _failed_files.clear()
+    _failed_modules.clear()
     for config in apps.get_app_configs():
         name = f"{config.name}.tasks"
         if config.name in ("django_tasks", "jobqueue") or find_spec(name) is None:
@@ -180,9 +187,15 @@ def discover() -> Iterator[str]:
             _register_all_of(name)
         except BaseException as error:
             _failed_files.update(_files_of(error))
-            logger.exception("%s could not be imported; its jobs are parked until a worker can run them", name)
+            _failed_modules.append(name)
+            logger.exception("%s could not be imported, so its tasks are not known here. Correct the error", name)
         else:
             yield name
+
+
+def failed_modules() -> list[str]:
+    """The modules that could not be imported in discover()."""
+    return list(_failed_modules)
 
 
 def failed_files() -> frozenset[str]:

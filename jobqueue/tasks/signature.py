@@ -9,6 +9,7 @@ from functools import cache
 
 from jobqueue.compat import AnyTask
 from jobqueue.exceptions import WrongArguments
+from jobqueue.payload import JSON
 from jobqueue.tasks.habits import option_advice
 from jobqueue.validation import did_you_mean, signature_of
 
@@ -41,6 +42,21 @@ def shown_signature(task: AnyTask) -> str:
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     text = str(inspect.Signature(parameters[1:] if task.takes_context else parameters))
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+def by_place(
+    task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
+) -> tuple[Sequence[JSON], Mapping[str, JSON]]:
+    """The same call with each argument by its place that may be given so; as it is if the function does not take it."""
+    signature = _signature(task.func) if kwargs else None
+    if signature is None:
+        return args, kwargs
+    first = [_CONTEXT] if task.takes_context else []
+    try:
+        bound = signature.bind(*first, *args, **kwargs)
+    except TypeError:
+        return args, kwargs
+    return bound.args[len(first) :], bound.kwargs
 
 
 def _problem(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:

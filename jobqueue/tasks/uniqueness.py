@@ -9,6 +9,7 @@ from jobqueue.compat import AnyTask
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
+from jobqueue.tasks.signature import by_place
 from jobqueue.validation import check_tag
 
 #: the values of unique, and what a row stores for them (models.job); None: 0
@@ -62,8 +63,13 @@ def has_own_key(task: AnyTask) -> bool:
 
 
 def hashed_key(task: AnyTask, payload: dict[str, JSON]) -> bytes:
-    """32 bytes of the task and its arguments, the same for equal JSON whatever the order of its keys."""
-    text = dump([task.module_path, _sorted(payload)], max_bytes=_ANY_BYTES)
+    """32 bytes of the task and its arguments, the same for equal JSON whatever the order of its keys.
+
+    Also whether they are given by place or by name.
+    """
+    args, kwargs = by_place(task, payload["args"], payload["kwargs"])
+    same: JSON = payload | {"args": list(args), "kwargs": dict(kwargs)}
+    text = dump([task.module_path, _sorted(same)], max_bytes=_ANY_BYTES)
     return hashlib.sha256(text.encode()).digest()
 
 

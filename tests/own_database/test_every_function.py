@@ -15,9 +15,7 @@ from tests.marks import finding
 from tests.own_database import walk
 from tests.own_database.walk import QUEUE, SHOP, WALK
 
-pytestmark = pytest.mark.django_db(
-    transaction=True, databases=["default", QUEUE, SHOP], available_apps=["jobqueue", "tests.app"]
-)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", QUEUE, SHOP])
 #: packages say what is public by __all__; modules by what they define
 PUBLIC = [
     "jobqueue", "jobqueue.transitions", "jobqueue.locks", "jobqueue.idempotency", "jobqueue.outbox",

@@ -9,9 +9,7 @@ from django.core.management import CommandError, call_command
 from jobqueue.models import Job
 from tests.own_database.conftest import QUEUE, SHOP
 
-pytestmark = pytest.mark.django_db(
-    transaction=True, databases=["default", "queue", "shop"], available_apps=["jobqueue", "tests.app"]
-)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "queue", "shop"])
 WORDS = ("jobs", "enqueue", "tests.app.tasks.add", "--args", "[1, 2]")
 
 

@@ -16,9 +16,7 @@ from tests.factories import claim_one, make_job
 from tests.marks import finding
 from tests.races.actors import RolledBack
 
-pytestmark = pytest.mark.django_db(
-    transaction=True, databases=["default", "queue", "shop"], available_apps=["jobqueue", "tests.app"]
-)
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "queue", "shop"])
 
 
 def sell(number="1", using=None, on="default"):

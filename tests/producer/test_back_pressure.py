@@ -10,6 +10,8 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import JobQueueError, QueueFull
 from jobqueue.flow import drain, pause, resume
+from jobqueue.gates import backlog
+from jobqueue.gates.backlog import ended_per_second
 from jobqueue.models import Job
 from jobqueue.producer import back_pressure
 from jobqueue.transitions import ack, claim, fail, reap, retry
@@ -233,6 +235,23 @@ class TestDelay:
         # Two jobs in ten seconds, and in those that have passed meanwhile: one job needs five, and half of those.
         most = 5.5 + (now() - begun).total_seconds() / 2
         assert was_ahead(job(late).run_at, 3, most, since=begun)
+
+    def test_goes_by_the_rate_of_a_fast_queue_whose_ends_are_written_together(self):
+        # 5,000 ends in a second, a hundred at each instant.
+        moments = [now() - timedelta(seconds=number / 50) for number in range(50)]
+        done = {"queue": "q", "payload": {}, "status": Job.Status.DONE}
+        Job.objects.bulk_create(Job(finished_at=at, **done) for at in moments for _ in range(100))
+        rate = ended_per_second("q", "default")
+        assert 4900 / (now() - moments[-1]).total_seconds() <= rate <= 5001
+
+    def test_counts_the_ends_of_all_priorities_in_the_time_for_which_all_are_known(self, monkeypatch):
+        monkeypatch.setattr(backlog, "SAMPLES", (100,))
+        done = {"queue": "q", "payload": {}, "status": Job.Status.DONE}
+        Job.objects.bulk_create(Job(finished_at=now(), **done) for _ in range(200))
+        Job.objects.bulk_create(Job(finished_at=now() - timedelta(seconds=40), priority=5, **done) for _ in range(3))
+        begun = min(Job.objects.filter(priority=0).values_list("finished_at", flat=True))
+        rate = ended_per_second("q", "default")
+        assert rate >= 100 / max(1.0, (now() - begun).total_seconds())
 
     def test_is_longer_the_more_jobs_there_are(self, full_at):
         full_at(10, WHEN_FULL="delay", RATE="10/s")

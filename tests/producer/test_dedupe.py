@@ -1,13 +1,18 @@
 """A dedupe key is held while its job lives and DEDUPE_SECONDS after its end."""
 
+from functools import partial
+
 import pytest
 from django.db import transaction
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.fields import Encoded
 from jobqueue.models import Job
+from jobqueue.producer.enqueueing import add_many
+from jobqueue.producer.insert import NewJob
 from jobqueue.transitions import ack, cancel, claim, fail, retry
-from tests.factories import claim_one, job, lease_with, row, set_columns, state, undone
+from tests.factories import claim_one, job, lease_with, make_in_state, row, set_columns, state, undone
 
 pytestmark = pytest.mark.django_db
 
@@ -174,3 +179,32 @@ def test_after_a_retry_no_two_live_jobs_have_one_key():
     assert enqueue("q", 3, dedupe_key="k") in (first, second)
     assert retry(second) is False
     assert Job.objects.filter(status__in=(0, 1)).count() == 1
+
+
+def test_jobs_of_several_queues_in_one_call_are_told_apart_by_queue_and_key():
+    held = enqueue("a", "held", dedupe_key="k")
+    stale = make_in_state("DONE", "b", dedupe_key=b"k")
+    set_columns(stale, finished_at=UtcNowPlus(-2 * 86_400))
+    make = partial(NewJob, payload=Encoded("1"), dedupe_key=b"k")
+    jobs = [make("a"), make("b"), NewJob("a", Encoded("2")), make("c", replaces=True), make("b"), make("c")]
+    ids = add_many(jobs)
+    assert ids[0] == held
+    assert ids[1] == ids[4] != stale
+    assert ids[3] == ids[5]
+    assert len({*ids}) == 4
+    rows = [Job.objects.get(pk=job_id) for job_id in ids]
+    assert [(row.queue, row.payload) for row in rows] == [
+        ("a", "held"),
+        ("b", 1),
+        ("a", 2),
+        ("c", 1),
+        ("b", 1),
+        ("c", 1),
+    ]
+
+
+def test_a_job_that_replaces_another_does_so_in_a_call_whose_first_job_replaces_none():
+    waits = enqueue("a", "old", dedupe_key="k")
+    jobs = [NewJob("b", Encoded("1"), dedupe_key=b"k"), NewJob("a", Encoded("2"), dedupe_key=b"k", replaces=True)]
+    assert add_many(jobs)[1] == waits
+    assert Job.objects.get(pk=waits).payload == 2

@@ -1,13 +1,15 @@
 """unique, unique_seconds and on_conflict: how long a job holds its dedupe key, and what meets it there."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from jobqueue import enqueue, task
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.models import Job
+from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.models import GateWait, Job
+from jobqueue.ordering import HALTED, WAITS
 from jobqueue.transitions import ack, cancel, claim, discard, fail, reap, release, retry, snooze
 from tests.factories import claim_one, lease_with, row, set_columns, state
 
@@ -43,6 +45,20 @@ def test_equal_arguments_are_one_waiting_job():
     assert add(reindex, 1, deep=True) == first
     assert add(reindex, 2, deep=True) != first
     assert add(reindex, 1) != first
+
+
+@task(queue_name="q", unique="waiting", takes_context=True)
+def with_context(context, user, group=1, *, deep=False):
+    return user
+
+
+def test_arguments_by_place_and_by_name_are_the_same():
+    first = add(reindex, 1, deep=True)
+    assert add(reindex, page=1, deep=True) == first
+    second = add(with_context, 1, 2, deep=True)
+    assert add(with_context, deep=True, group=2, user=1) == second
+    assert add(with_context, 1, group=2, deep=True) == second
+    assert add(with_context, 1, deep=True) != second
 
 
 def test_another_task_with_the_same_arguments_has_another_key():
@@ -168,6 +184,89 @@ def test_replace_gives_the_waiting_job_the_new_contents():
     assert add(digest, "newer") == first
     assert Job.objects.get(pk=first).wait_reason is None
     assert claim_one().payload["args"] == ["newer"]
+
+
+@task(queue_name="q", dedupe_key="order", on_conflict="replace", ordering_key=lambda key: key)
+def in_order(key):
+    return key
+
+
+@task(queue_name="q", ordering_key=lambda key: key)
+def also_in_order(key):
+    return key
+
+
+def test_a_replaced_job_waits_for_a_slot_of_the_key_of_its_new_arguments(own_registry):
+    limited = task(queue_name="q", concurrency_key=lambda name: name, concurrency_limit=1)(customer)
+    limited.enqueue("acme")
+    claim_one()
+    kept = limited.using(dedupe_key="sync", on_conflict="replace")
+    waits = add(kept, "acme")
+    assert claim("q", worker="w") == []
+    assert Job.objects.get(pk=waits).gate == FLOW_GATE
+    assert add(kept, "zeta") == waits
+    assert Job.objects.get(pk=waits).concurrency_key == b"zeta"
+    assert not GateWait.objects.exists()
+    assert [lease.payload["args"] for lease in claim("q", 5, worker="w")] == [["zeta"]]
+
+
+def test_a_replaced_job_goes_behind_the_others_of_its_new_ordering_key():
+    moved = add(in_order, "one")
+    others = [add(also_in_order, key) for key in ("one", "two")]
+    assert add(in_order, "two") == moved
+    leases = claim("q", 5, worker="w")
+    assert [lease.job_id for lease in leases] == others
+    found = Job.objects.get(pk=moved)
+    assert (found.ordering_key, found.wait_reason) == (b"two", WAITS)
+    assert claim("q", 5, worker="w") == []
+    # Back into the lane that it has left.
+    assert add(in_order, "one") == moved
+    ack(leases[0])
+    assert [lease.payload["args"] for lease in claim("q", 5, worker="w")] == [["one"]]
+
+
+def test_a_replaced_job_that_was_alone_in_its_lane_stays_open_in_the_next_one():
+    moved = add(in_order, "one")
+    assert add(in_order, "two") == moved
+    assert (Job.objects.get(pk=moved).gate, Job.objects.get(pk=moved).wait_reason) == (0, None)
+    assert add(in_order, "two") == moved
+    assert Job.objects.get(pk=moved).wait_reason is None
+    (lease,) = claim("q", 5, worker="w")
+    ack(lease)
+    assert add(also_in_order, "one") in [lease.job_id for lease in claim("q", 5, worker="w")]
+
+
+def test_a_replaced_job_that_was_halted_leaves_its_key_halted(settings):
+    settings.JOBQUEUE = {"QUEUES": {"q": {"ON_KEY_FAILURE": "halt"}}}
+    add(also_in_order, "one")
+    moved, behind = add(in_order, "one"), add(also_in_order, "one")
+    fail(claim_one(), error="x", retry=False)
+    assert discard(Job.objects.get(status=Job.Status.FAILED).pk)
+    assert add(in_order, "two") == moved
+    assert [lease.job_id for lease in claim("q", 5, worker="w")] == [moved]
+    assert Job.objects.get(pk=behind).wait_reason == HALTED
+
+
+def test_the_time_for_retries_of_a_replaced_job_begins_when_it_is_due(own_registry):
+    limited = task(queue_name="q", retry_until_seconds=3600)(remind_later)
+    kept = limited.using(dedupe_key="k", on_conflict="replace")
+    first = int(kept.enqueue(1).id)
+    due = read_now("default") + timedelta(days=1)
+    assert int(kept.using(run_after=due).enqueue(2).id) == first
+    assert Job.objects.get(pk=first).options["first_due"] == [due.isoformat(), 0]
+    set_columns(first, attempts=2)
+    kept.enqueue(3)
+    instant, attempts = Job.objects.get(pk=first).options["first_due"]
+    assert attempts == 2
+    assert abs(datetime.fromisoformat(instant) - read_now("default")) < timedelta(minutes=1)
+
+
+def customer(name):
+    return name
+
+
+def remind_later(number):
+    return number
 
 
 def test_replace_never_changes_a_running_job():

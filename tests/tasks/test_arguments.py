@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import io
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from django.template import Context, Engine
 from jobqueue import enqueue, enqueue_many, handler, task, validation
 from jobqueue.backoff import wait_seconds
 from jobqueue.compat import Task
-from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, UnknownMethod, WrongArguments
+from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, ResultError, UnknownMethod, WrongArguments
 from jobqueue.idempotency import idempotent_view, once
 from jobqueue.models import Job
 from jobqueue.tasks import registry
@@ -22,6 +23,7 @@ from jobqueue.tasks.signature import check_given, shown_signature
 from jobqueue.testing import assert_idempotent, run_task
 from jobqueue.transactions import retry_transaction
 from jobqueue.transitions import retry
+from jobqueue.transitions.acking import encode_result
 from tests.app import tasks
 from tests.app.models import Account
 from tests.factories import claim_one, job, make_job, set_columns, settle_run
@@ -318,7 +320,7 @@ def test_a_task_that_enqueues_another_one_wrongly_is_retried_like_any_error_of_i
     [
         ("delay", "write pay.enqueue(...)"),
         ("apply_async", "pay.using(run_after="),
-        ("s", "pay.enqueue(...) at the end of the task before it"),
+        ("s", "workflow('name').add(pay, ...), or group('name') for jobs without an order"),
         ("apply", "pay.call(...)"),
         ("send", "write pay.enqueue(...)"),
         ("delay_on_commit", "inside the transaction"),
@@ -447,3 +449,16 @@ def test_a_handler_that_does_not_take_its_argument_is_refused(monkeypatch, batch
     ):
         monkeypatch.setattr(registry, "_handlers", {})
         assert handler("rows", batch=batch)(right) is right
+
+
+def test_an_open_file_is_refused_with_what_to_pass_instead(tmp_path):
+    for opened in (io.BytesIO(b"x"), (tmp_path / "x").open("w")):
+        with pytest.raises(PayloadError, match=r"pass the path or the name of the stored file, or what its read\(\)"):
+            pay.enqueue(opened)
+        opened.close()
+
+
+def test_a_result_that_cannot_be_stored_does_not_say_that_nothing_was_written():
+    for result in (object(), float("nan"), "x" * 2_000_000):
+        with pytest.raises(ResultError, match="No result was stored"):
+            encode_result(result)

@@ -7,9 +7,10 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from jobqueue import checks, task
+from jobqueue import checks, handler, task
 from jobqueue.compat import InvalidTask
 from jobqueue.compat import tasks as django_tasks
+from jobqueue.exceptions import NotSupported
 from jobqueue.models import Job
 from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
@@ -187,3 +188,19 @@ def test_a_worker_that_does_not_know_a_task_says_where_it_belongs():
     settle_run(claim_one())
     waiting = Job.objects.get(pk=job_id)
     assert "put it into tests/app/tasks.py" in waiting.wait_reason
+
+
+def yields(payload):
+    yield payload
+
+
+async def yields_too(payload):
+    yield payload
+
+
+@pytest.mark.parametrize("func", [yields, yields_too])
+def test_a_function_whose_body_nobody_would_run_is_refused(func, own_registry):
+    with pytest.raises(InvalidTask, match=r"yields.*: the function yields, so a call of it runs nothing"):
+        task(func)
+    with pytest.raises(NotSupported, match="takes no generator function: nobody would run its body"):
+        handler("generated")(func)

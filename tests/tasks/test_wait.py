@@ -1,12 +1,16 @@
 """result.wait(): until the job has ended, or the time is over."""
 
+import time
+
 import pytest
 from django.db import transaction
 
 from jobqueue import task
 from jobqueue.compat import TaskResultStatus
 from jobqueue.exceptions import InsideTransaction, InvalidValue, WaitTimeout
+from jobqueue.locks.deadline import Deadline
 from jobqueue.transitions import ack, fail
+from tests.app import tasks
 from tests.factories import claim_one, lease_with
 from tests.marks import committed
 from tests.patience import patient
@@ -51,3 +55,14 @@ def test_it_is_refused_in_a_transaction_that_could_not_see_the_end():
             result.wait(patient())
     with pytest.raises(InvalidValue):
         result.wait(-1)
+
+
+@committed
+def test_a_wait_ends_although_a_test_has_frozen_the_clock_of_python(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    with pytest.raises(WaitTimeout):
+        tasks.add.enqueue(1, 1).wait(timeout_seconds=0.05)
+    deadline = Deadline(0.05)
+    while (pause := deadline.pause_seconds()) is not None:
+        time.sleep(pause)
+    assert deadline.left_seconds() == 0.0
