@@ -10,6 +10,7 @@ from typing import Any
 from jobqueue.compat import AnyTask
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, WrongDatabase
+from jobqueue.failures.text import summary
 from jobqueue.grouping.marks import CALLBACK, marked
 from jobqueue.models import JobGroup
 from jobqueue.payload import JSON
@@ -84,13 +85,33 @@ def _instant(expires: float | datetime | None, run_at: datetime | None, using: s
     return max(now, run_at or now) + timedelta(seconds=expires)
 
 
-def jobs_of(group: JobGroup, *, succeeded: bool, using: str) -> list[NewJob]:
-    """The callbacks to add when a group ends."""
+def jobs_of(group: JobGroup, *, succeeded: bool, using: str) -> dict[str, NewJob]:
+    """The callbacks to add when a group ends, by their names. Raises InvalidValue if this version cannot read one."""
     callbacks: Any = group.callbacks or {}
-    jobs = []
+    jobs = {}
     for name in (SUCCESS if succeeded else FAILURE, DONE):
-        if name in callbacks:
-            job = job_from_json(callbacks[name]["job"])
-            job = replace(job, expires_at=_instant(from_json(callbacks[name]["expires"]), job.run_at, using))
-            jobs.append(marked(job, CALLBACK, group.pk))
+        try:
+            found = callbacks.get(name)
+            if found is None:
+                continue
+            job, expires = job_from_json(found["job"]), from_json(found["expires"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidValue(f"this version cannot read its {name} ({summary(error)})") from error
+        job = replace(job, expires_at=_instant(expires, job.run_at, using))
+        jobs[name] = marked(job, CALLBACK, group.pk)
     return jobs
+
+
+def with_jobs(callbacks: JSON, added: Mapping[str, int]) -> JSON:
+    """The stored callbacks with the ids of the jobs that were added; a workflow that is resumed adds others."""
+    found: Any = callbacks
+    return found | {name: {**found[name], "jobs": [*_added(found[name]), job_id]} for name, job_id in added.items()}
+
+
+def added_jobs(callbacks: JSON) -> list[int]:
+    """The ids of the callbacks that were added at the ends of a group."""
+    return [job_id for one in callbacks.values() for job_id in _added(one)] if isinstance(callbacks, dict) else []
+
+
+def _added(callback: Any) -> list[int]:
+    return list(callback.get("jobs", ())) if isinstance(callback, dict) else []

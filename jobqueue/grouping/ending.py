@@ -9,11 +9,12 @@ nothing is left, whatever the isolation level. A process that dies in between ha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import TypeAlias
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 from django.db.models import BigIntegerField, Count, F, IntegerField, QuerySet
 from django.db.models.lookups import Exact
 
@@ -21,12 +22,14 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
-from jobqueue.grouping.callbacks import jobs_of
+from jobqueue.exceptions import InvalidValue
+from jobqueue.grouping.callbacks import jobs_of, with_jobs
 from jobqueue.grouping.nodes import parents_again
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer.enqueueing import add_unlimited
 from jobqueue.signals import group_ended, send
 
+logger = logging.getLogger("jobqueue.worker")
 State = GroupMember.State
 #: what becomes of a member whose job has this state
 STATE_OF = {
@@ -104,7 +107,13 @@ def _end(group: JobGroup, using: str) -> bool:
     # The first is decided by a locking read: a snapshot may be older than the ends.
     wrong = (State.FAILED, State.CANCELED)
     bad = any(members.filter(state=state).order_by("job_id").select_for_update()[:1] for state in wrong)
-    counts = dict(members.order_by().values_list("state").annotate(jobs=Count("pk")))
+    counts = _counts(group.pk, using)
+    try:
+        jobs = jobs_of(group, succeeded=not bad, using=using)
+    except InvalidValue as error:
+        # Not raised: it would take back the ends of the members, and of all jobs that end in the same transaction.
+        _tell_once(group.pk, str(error))
+        return False
     done, failed, canceled = (counts.get(state, 0) for state in (State.DONE, *wrong))
     total = sum(counts.values())
     sealed = JobGroup.objects.using(using).filter(pk=group.pk, state=JobGroup.State.SEALED)
@@ -113,11 +122,36 @@ def _end(group: JobGroup, using: str) -> bool:
         state=JobGroup.State.ENDED, ended_at=UtcNow(), total=total, done=done, failed=failed, canceled=canceled
     ):
         return False
-    add_unlimited(jobs_of(group, succeeded=not bad, using=using), using=using)
+    if jobs:
+        ids = add_unlimited([*jobs.values()], using=using)
+        # What they read is kept until they have ended.
+        sealed = JobGroup.objects.using(using).filter(pk=group.pk)
+        sealed.update(callbacks=with_jobs(group.callbacks, dict(zip(jobs, ids, strict=True))))
     facts = {"total": total, "done": done, "failed": failed, "canceled": canceled, "using": using}
     tell = partial(send, group_ended, JobGroup, group_id=group.pk, name=group.name, **facts)
     transaction.on_commit(tell, using=using, robust=True)
     return True
+
+
+@lru_cache(maxsize=1000)
+def _tell_once(group_id: int, why: str) -> None:
+    logger.error(
+        "all members of the group %d have ended, but it has not: %s. A newer package may have made it. It stays "
+        "sealed until a worker looks that can read it, which each does every 10 seconds; update the workers.",
+        group_id,
+        why,
+    )
+
+
+def _counts(group_id: int, using: str) -> dict[int, int]:
+    """How many members have which state, whatever the snapshot of this transaction shows."""
+    members = GroupMember.objects.using(using).filter(group_id=group_id)
+    rows = members.order_by().values_list("state").annotate(jobs=Count("pk"))
+    sql, params = rows.query.get_compiler(using).as_sql()
+    with connections[using].cursor() as cursor:
+        # Nobody has locked one of them: the last has ended, and the row of the group is locked.
+        cursor.execute(f"{sql} {vendor(using).shared_lock_sql}", params)
+        return dict(cursor.fetchall())
 
 
 def outstanding_again(job_ids: Sequence[int], group_id: int, using: str) -> None:

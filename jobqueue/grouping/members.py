@@ -75,7 +75,7 @@ def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, usi
                 f"the group {group.name!r} ({group_id}) {how}, and takes no more jobs. Nothing was written; "
                 "make another group."
             )
-        _refuse_held_keys(jobs, using)
+        refuse_held_keys(jobs, using)
         ids = add_many(jobs, using=using)
         if any(job.dedupe_key is not None for job in jobs):
             _refuse_others(group_id, ids, using)
@@ -87,7 +87,8 @@ def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, usi
         return ids
 
 
-def _refuse_held_keys(jobs: Sequence[NewJob], using: str) -> None:
+def refuse_held_keys(jobs: Sequence[NewJob], using: str) -> None:
+    """Raise InvalidValue if a dedupe key of these jobs is held, or comes twice."""
     keys: dict[str, list[bytes]] = {}
     for job in jobs:
         if job.dedupe_key is not None:

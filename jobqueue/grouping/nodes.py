@@ -9,6 +9,7 @@ locked first: so who waits for one of them keeps no parent of another node, for 
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from django.db import Error, transaction
@@ -86,6 +87,54 @@ def decide(group_id: int, nodes: Collection[int], using: str) -> list[Job]:
     return canceled
 
 
+def behind_canceled(group_id: int, nodes: Collection[int], most: int, using: str) -> list[Job]:
+    """Up to `most` of the nodes, and of those behind them, that are canceled too, whatever their generation.
+
+    `nodes` are children of canceled ones in a workflow that cancels them. Their rows are locked. None if a row of
+    theirs is locked by another transaction: decide() goes on.
+    """
+    children, parents = defaultdict(list), defaultdict(list)
+    pairs = GroupParent.objects.using(using).filter(group_id=group_id)
+    for child, parent, state in pairs.values_list("child_id", "parent_id", "state"):
+        children[parent].append(child)
+        parents[child].append((parent, state))
+    # In the order of their generations: a node follows its parents.
+    found: dict[int, None] = {}
+    todo = deque(sorted(nodes))
+    while todo and len(found) < most:
+        node = todo.popleft()
+        if node not in found and _all_ended(parents[node], found):
+            found[node] = None
+            todo += children[node]
+    jobs = {job.pk: job for job in _lock([*found], using) if job.status == Job.Status.READY}
+    jobs = {pk: job for pk, job in jobs.items() if job.gate == PARENTS_GATE}
+    rows = GroupParent.objects.using(using).filter(child_id__in=sorted(jobs)).order_by("child_id", "state", "pk")
+    now = defaultdict(list)
+    for row in _newest(rows, using) or ():
+        now[row.child_id].append((row.parent_id, row.state))
+    sure: dict[int, Job] = {}
+    for node in found:
+        if node in now and _all_ended(now[node], sure):
+            sure[node] = jobs[node]
+    return [*sure.values()]
+
+
+def _all_ended(parents: Iterable[tuple[int, int]], canceled: Collection[int]) -> bool:
+    return all(state != State.OUTSTANDING or parent in canceled for parent, state in parents)
+
+
+def _newest(rows: QuerySet[GroupParent], using: str) -> list[GroupParent] | None:
+    """The rows, locked: a snapshot may be older than the ends. None if another transaction has locked one."""
+    locks = vendor(using).locks
+    try:
+        with transaction.atomic(using=using):
+            return list(locks.lock_own(vendor(using).force_index(rows, _INDEX), skip_locked=False, nowait=True))
+    except Error as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        return None
+
+
 def _lock_free(nodes: Collection[int], using: str) -> list[Job]:
     """The nodes that wait, and of which no parent is outstanding that nobody has locked; their rows are locked."""
     # One statement for all; an old snapshot only sends more of them to the second look, or to that for their states.
@@ -106,23 +155,17 @@ def _lock(nodes: Sequence[int], using: str) -> list[Job]:
 
 def _states_of_parents(nodes: Sequence[int], using: str) -> dict[int, set[int]]:
     """By node, the states of its parents; one that another transaction has locked is OUTSTANDING, or may be."""
-    locks = vendor(using).locks
-    rows = vendor(using).force_index(GroupParent.objects.using(using).filter(child_id__in=nodes), _INDEX)
-    rows = rows.order_by("child_id", "state", "pk")
+    rows = GroupParent.objects.using(using).filter(child_id__in=nodes).order_by("child_id", "state", "pk")
     found: dict[int, set[int]] = {node: set() for node in nodes}
-    try:
-        with transaction.atomic(using=using):
-            # A locking read: a snapshot may be older than the ends.
-            for row in locks.lock_own(rows, skip_locked=False, nowait=True):
-                found[row.child_id].add(row.state)
-    except Error as error:
-        if not locks.is_lock_timeout(error):
-            raise
+    newest = _newest(rows, using)
+    if newest is None:
         if len(nodes) == 1:
             return {nodes[0]: {State.OUTSTANDING}}
         # Only those that are locked.
         for node in nodes:
             found |= _states_of_parents([node], using)
+    for row in newest or ():
+        found[row.child_id].add(row.state)
     return found
 
 

@@ -56,7 +56,10 @@ class RunningGroup:
         return self._read().canceled
 
     def results(self) -> Iterator[JSON]:
-        """The results of the members that are DONE, in the order in which they were added."""
+        """The results of the members that are DONE, in the order in which they were added.
+
+        Raises InvalidValue if the job of one was deleted, as it may be after the callbacks of the group have ended.
+        """
         return results_of(self.id, self._using)
 
     def add(self, task: AnyTask, *args: JSON, **kwargs: JSON) -> int:

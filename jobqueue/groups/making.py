@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from jobqueue.compat import AnyTask
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
-from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.payload import JSON
 from jobqueue.validation import check_int, check_list, check_text
 
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from jobqueue.producer.insert import NewJob
 
 CHUNK_MAX = 10_000
-#: members of one INSERT where the whole group is one transaction
-_PORTION = 1000
 
 
 def group(
@@ -46,8 +46,8 @@ def group(
 
     The block is one transaction, or part of the caller's: all members are added, or none. With `chunk_size` (1 to
     10,000) members are committed by so many, run meanwhile, and the group is sealed at the end of the block; if the
-    block raises, the group stays open: groups.seal() or groups.cancel() ends it. The block raises InsideTransaction
-    then, if a transaction is open.
+    block raises, the group stays open with the chunks that were committed: groups.seal() or groups.cancel() ends it.
+    The block raises InsideTransaction then, if a transaction is open.
 
     `name`: 1 to 255 characters, need not be unique. Raises InvalidValue, InvalidType and WrongDatabase, for callbacks
     too, before anything is written.
@@ -104,41 +104,62 @@ class GroupMaker:
                 f"transaction.atomic() on {self._using!r}. Nothing was written; leave it out, or move the block."
             )
         try:
-            if self._chunk_size is None:
-                self._block = vendor(self._using).transaction(connections[self._using])
             self._id = insert_group(self._name, self._callbacks, self._using, self._begin)
-        except SynchronousOnlyOperation:
+        except SynchronousOnlyOperation as error:
+            self._give_up(error)
             raise InsideCoroutine(
                 "group() was called inside a coroutine, and it uses the database. Nothing was written; put the block "
                 "into a function, and write: await sync_to_async(function)()."
             ) from None
+        except BaseException as error:
+            self._give_up(error)
+            raise
         self._open = True
         return self
 
     def _begin(self) -> None:
-        if self._block is not None:
-            self._block.__enter__()
+        if self._chunk_size is None:
+            block = vendor(self._using).transaction(connections[self._using])
+            block.__enter__()
+            self._block = block
+
+    def _give_up(self, error: BaseException) -> None:
+        """Undo what _begin() began: Python calls no __exit__() after an error in __enter__()."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(type(error), error, error.__traceback__)
 
     def add(self, task: AnyTask, *args: JSON, **kwargs: JSON) -> None:
         """Add a member: a job of `task` with these arguments.
 
         Raises what enqueue() raises, InvalidValue after the end of the block or if the dedupe key of the job is held,
-        WrongDatabase if the jobs of the task are in another database. Nothing was written then.
+        WrongDatabase if the jobs of the task are in another database. This member was not added then, and may be added
+        again; those that were added before stay, also those of a chunk that is not full.
         """
         self._add([self._template(task, list(args), dict(kwargs))])
 
     def add_many(self, task: AnyTask, calls: Iterable[tuple[JSON, ...] | list[JSON] | Mapping[str, JSON]]) -> None:
         """Add a member for each of `calls`: a tuple of positional arguments, or a dict of keyword arguments.
 
-        Without chunk_size all or none are added; with it, `calls` is read chunk by chunk. Otherwise as add().
+        Without chunk_size all or none are added. With it, `calls` is read chunk by chunk: if it raises, those of the
+        chunks before are added, and a note of the error says how many. Otherwise as add().
         """
         check_list(calls, "calls", Iterable)
         jobs = (self._template(task, *_arguments(call, index)) for index, call in enumerate(calls))
         if self._chunk_size is None:
             self._add(list(jobs))
             return
-        while some := list(islice(jobs, self._chunk_size)):
-            self._add(some)
+        added = 0
+        try:
+            while some := list(islice(jobs, self._chunk_size)):
+                self._add(some)
+                added += len(some)
+        except Exception as error:
+            if added:
+                error.add_note(
+                    f"The first {added} of the calls were added to the group {self.id}, the others were not."
+                )
+            raise
 
     def _template(self, task: AnyTask, args: list[JSON], kwargs: dict[str, JSON]) -> NewJob:
         from jobqueue.grouping.callbacks import template
@@ -151,21 +172,31 @@ class GroupMaker:
         return template(task, args, kwargs, self._using)
 
     def _add(self, jobs: list[NewJob]) -> None:
-        self._waiting += jobs
-        size = self._chunk_size or _PORTION
+        from jobqueue.grouping.members import add_members, refuse_held_keys
+
         if self._chunk_size is None:
             # At once, so that what the database refuses is raised by this call.
-            self._flush(len(self._waiting))
-        else:
-            self._flush(len(self._waiting) // size * size)
+            add_members(self.id, jobs, using=self._using)
+            return
+        # `jobs` are one chunk at most. Without them if this raises: the caller is told that they were not added.
+        waiting = [*self._waiting, *jobs]
+        if any(job.dedupe_key is not None for job in jobs):
+            retry_transient("enqueue", partial(refuse_held_keys, waiting, self._using), using=self._using)
+        if len(waiting) >= self._chunk_size:
+            self._write(waiting[: self._chunk_size])
+            waiting = waiting[self._chunk_size :]
+        self._waiting = waiting
 
-    def _flush(self, count: int) -> None:
+    def _write(self, jobs: list[NewJob]) -> None:
+        """Commit a chunk; its jobs go on to wait if that is refused."""
         from jobqueue.grouping.members import add_members
 
-        size = self._chunk_size or max(1, count)
-        done, self._waiting = self._waiting[:count], self._waiting[count:]
-        for begin in range(0, len(done), size):
-            add_members(self.id, done[begin : begin + size], using=self._using)
+        try:
+            add_members(self.id, jobs, using=self._using)
+        except OutcomeUnknown:
+            # It may be committed, and must not be written twice.
+            self._waiting = []
+            raise
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         from jobqueue.groups.by_hand import seal
@@ -173,7 +204,7 @@ class GroupMaker:
         self._open = False
         if self._block is None:
             if kind is None:
-                self._flush(len(self._waiting))
+                self._write(self._waiting)
                 seal(self.id, using=self._using)
             return
         if kind is not None:
@@ -194,5 +225,5 @@ def _arguments(call: object, index: int) -> tuple[list[JSON], dict[str, JSON]]:
         return list(call), {}
     raise InvalidType(
         f"calls[{index}] must be a tuple of positional or a dict of keyword arguments, got {type(call).__name__}. "
-        "Nothing of this call was written; one argument is written as (value,)."
+        "It was not added; one argument is written as (value,)."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,7 +38,7 @@ def resume(workflow_id: int | str, *, dry_run: bool = False, using: str | None =
     Each has a fresh allowance of attempts, as after retry(). A workflow that has ended ends again, and its callbacks
     are enqueued again then. In one transaction or the caller's. `dry_run`: only tell. Nothing is done if all went well.
     Raises InvalidValue if there is no such workflow, if it is being canceled, or if a node cannot run again because its
-    job was deleted or its dedupe key is held. Nothing was written then.
+    job or that of a DONE parent was deleted, or because its dedupe key is held. Nothing was written then.
     """
     alias, number = alias_of(using), check_id(workflow_id)
     with explain_missing_table(alias):
@@ -58,14 +58,18 @@ def _resume(number: int, dry_run: bool, using: str) -> tuple[Resumed, set[str]]:
                 f"the workflow {number} is being canceled, and jobs of it still run. Nothing was written; resume it "
                 "when it has ended."
             )
+        _refuse_deleted(group, using)
         names = _nodes_that_did_not_end_well(number, using)
-        rows = Job.objects.using(using).filter(pk__in=names).order_by("pk")
-        jobs = list(rows if dry_run else rows.select_for_update())
-        if gone := {*names} - {job.pk for job in jobs}:
+        # Parents too, so that they are not deleted meanwhile: their results are for the nodes that run again.
+        wanted = {*names} | _done_parents(names, using)
+        rows = Job.objects.using(using).filter(pk__in=wanted).order_by("pk")
+        found = list(rows if dry_run else rows.select_for_update())
+        if gone := wanted - {job.pk for job in found}:
             raise InvalidValue(
-                f"job {min(gone)} of the workflow {number} was deleted, so it cannot run again. Nothing was written; "
-                "make another workflow."
+                f"job {min(gone)} of the workflow {number} was deleted, and it is to run again, or its result is for a "
+                "node that is. Nothing was written; make another workflow."
             )
+        jobs = [job for job in found if job.pk in names]
         # Some may have been retried by hand after the end: the workflow has not noted how they go on.
         again = [job for job in jobs if job.status != Job.Status.DONE]
         waits = _waiting([job.pk for job in again], using) - {job.pk for job in again if job.status in _LIVE}
@@ -81,12 +85,26 @@ def _resume(number: int, dry_run: bool, using: str) -> tuple[Resumed, set[str]]:
         return told, _run_again(group, again, waits, done, using)
 
 
+def _refuse_deleted(group: JobGroup, using: str) -> None:
+    """Raise for a workflow of which members are gone: the cleaner of old groups has begun with it."""
+    if group.total is not None and GroupMember.objects.using(using).filter(group_id=group.pk).count() < group.total:
+        raise InvalidValue(
+            f"the workflow {group.pk} ended so long ago that it is being deleted. Nothing was written; make another."
+        )
+
+
 def _nodes_that_did_not_end_well(group_id: int, using: str) -> dict[int, str]:
     """Their names by the ids of their jobs, in order."""
     wrong = GroupMember.objects.using(using).filter(group_id=group_id, state__in=(State.FAILED, State.CANCELED))
     # Jobs that a running node has added to the group have no name, and are no nodes.
     rows = wrong.filter(name__isnull=False).order_by("pk").values_list("pk", "name")
     return {job_id: str(name) for job_id, name in rows}
+
+
+def _done_parents(nodes: Collection[int], using: str) -> set[int]:
+    """The DONE parents of the nodes."""
+    pairs = GroupParent.objects.using(using).filter(child_id__in=sorted(nodes), state=State.DONE)
+    return {*pairs.values_list("parent_id", flat=True)}
 
 
 def _waiting(again: Sequence[int], using: str) -> set[int]:

@@ -15,12 +15,14 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import Stored
 from jobqueue.db.prepared import prepare_insert
+from jobqueue.masking import mask_text, mask_value
 from jobqueue.models import ArchivedJob, Job, JobAttempt
 from jobqueue.retention.deleting import Keep
 
 #: columns of an archived job that are not those of the job
 _OWN = ("failures", "archived_at")
 _COLUMNS = [field.name for field in ArchivedJob._meta.concrete_fields if field.name not in _OWN]
+_DOCUMENTS = ("payload", "result", "options")
 _ATTEMPT_COLUMNS = ("attempt", "worker", "started_at", "ended_at", "cause", "error_class", "error", "log")
 
 
@@ -45,12 +47,14 @@ def keep_by(settings: Settings) -> Callable[[str, str], Keep | None]:
 
 @contextmanager
 def json_lines(path: str) -> Iterator[Keep]:
-    """A function that appends jobs with their attempts to a file, one JSON object per line.
+    """A function that appends jobs with their attempts to a file, one JSON object per line, with masked secrets.
 
     Lines are on the disk before the deletion is committed. If that fails, the jobs stay and are written again the next
     time: their `id` tells which lines are repeated. Raises OSError for a file that cannot be opened or written.
     """
-    with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
+    # The rows are of persons: nobody else may read a file that is made here.
+    opener = partial(os.open, mode=0o600)
+    with open(path, "a", encoding="utf-8", errors="backslashreplace", opener=opener) as file:
         if _is_torn(path):
             # A process was killed while it wrote the last line.
             file.write("\n")
@@ -70,7 +74,7 @@ def _append(file: TextIO, job_ids: Sequence[int], using: str) -> Callable[[], No
     for job in rows.order_by("pk").values(*_COLUMNS):
         job["status"] = Job.Status(job["status"]).name.lower()
         job["failures"] = _attempts(job["id"], using) if job["id"] in with_attempts else None
-        lines.append(json.dumps(job, default=_plain, ensure_ascii=False))
+        lines.append(json.dumps(_masked(job), default=_plain, ensure_ascii=False))
 
     def write() -> None:
         file.write("".join(f"{line}\n" for line in lines))
@@ -92,6 +96,17 @@ def _attempts(job_id: int, using: str) -> list[dict[str, Any]]:
     return [
         {name: _plain(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in found
     ]
+
+
+def _masked(job: dict[str, Any]) -> dict[str, Any]:
+    """A row as `jobs show` has it."""
+    named = {name: mask_value(job[name]) for name in _DOCUMENTS if name in job}
+    texts = {name: mask_text(value) for name, value in job.items() if isinstance(value, str)}
+    failures = [
+        {name: mask_text(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in job["failures"] or ()
+    ]
+    return {**job, **texts, **named, "failures": failures or None}
 
 
 def _plain(value: object) -> str:

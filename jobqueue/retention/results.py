@@ -14,6 +14,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job, ResultExpiry
 from jobqueue.retention.chosen import Chosen
+from jobqueue.retention.windows import held_until
 
 #: expiries that are read at once
 SIZE = 1000
@@ -65,12 +66,14 @@ def _sort(
     ttls = {job_id: ttl for _, job_id, ttl in rows}
     jobs = Job.objects.using(using).filter(pk__in=[*ttls], status=Job.Status.DONE)
     columns = ("pk", "queue", Coalesce("finished_at", "updated_at"), "dedupe_key")
+    windows = ("unique_mode", "unique_seconds", "created_at")
     by_queue: dict[str, dict[int, datetime]] = defaultdict(dict)
     later: dict[int, datetime] = {}
-    for job_id, queue, ended_at, key in jobs.values_list(*columns):
-        holds = (dedupe_seconds or 0.0) if key is not None else 0.0
+    for job_id, queue, ended_at, key, mode, seconds, created_at in jobs.values_list(*columns, *windows):
+        held = held_until(mode, seconds, created_at, ended_at, dedupe_seconds) if key is not None else None
         # A job that was run again has ended later.
-        until = ended_at + timedelta(seconds=max(ttls[job_id], holds))
+        until = ended_at + timedelta(seconds=ttls[job_id])
+        until = until if held is None else max(until, held)
         if until <= now:
             by_queue[queue][job_id] = ended_at
         else:

@@ -10,7 +10,8 @@ from django.db.models import BigIntegerField, F, Max
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOf, Keys
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.models import GroupMember, Job, JobGroup, LaneEntry, Redrive, ResultExpiry
+from jobqueue.grouping.reading import still_read
+from jobqueue.models import GroupMember, Job, LaneEntry, Redrive, ResultExpiry
 
 
 def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiring: bool = False) -> set[int]:
@@ -18,7 +19,7 @@ def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiri
 
     A FAILED job for which the others of its ordering key wait: without it they would go on by themselves. FAILED jobs
     that a redrive under way may still bring back. DONE jobs whose result_ttl_seconds has not passed. Members of groups
-    that have not ended: their results are for its callbacks.
+    that have not ended, or whose callbacks have not: the results are for those.
     """
     if not job_ids:
         return set()
@@ -29,8 +30,7 @@ def _members(job_ids: Collection[int], using: str) -> set[int]:
     found = dict(_group_ids(using).rows(ids=job_ids))
     if not found:
         return set()
-    live = JobGroup.objects.using(using).filter(pk__in={*found.values()}).exclude(state=JobGroup.State.ENDED)
-    groups = {*live.values_list("pk", flat=True)}
+    groups = still_read({*found.values()}, using)
     return {job_id for job_id, group_id in found.items() if group_id in groups}
 
 

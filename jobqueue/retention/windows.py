@@ -16,7 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, Stored
 from jobqueue.db.expressions import Behind
 from jobqueue.models import Job
-from jobqueue.models.job import JobQuerySet
+from jobqueue.models.job import WINDOW, JobQuerySet
 from jobqueue.retention.groups import Group
 from jobqueue.retention.staying import those_that_stay
 
@@ -33,7 +33,12 @@ _COLUMNS = (
     "pk",
     Selected(Coalesce("finished_at", "updated_at")),
     ExpressionWrapper(Q(dedupe_key__isnull=False), BooleanField()),
+    "unique_mode",
+    "unique_seconds",
+    Selected("created_at"),
 )
+#: plain SQL may have written a window beyond all dates
+_LONGEST_SECONDS = 1e10
 
 
 class Place(NamedTuple):
@@ -49,8 +54,8 @@ class Limits:
 
     before: datetime | None  # those that ended before; None: their age does not matter
     behind: Place | None  # and those that are not behind this place: so many newer ones are there
-    keys_before: datetime | None  # a job that ended later keeps its dedupe key, and stays; None: no key is kept
-
+    dedupe_seconds: float | None  # for so long after its end a job keeps its key, and stays; None: no key is kept
+    now: datetime
     young_since: datetime  # no job that ended later is deleted: the rate of a queue is read from those
 
     @classmethod
@@ -59,7 +64,8 @@ class Limits:
         return cls(
             None if kept.age_seconds is None else now - timedelta(seconds=kept.age_seconds),
             behind,
-            None if dedupe_seconds is None else now - timedelta(seconds=dedupe_seconds),
+            dedupe_seconds,
+            now,
             now - timedelta(seconds=YOUNG_SECONDS),
         )
 
@@ -76,12 +82,23 @@ class Limits:
         """Whether no job may be deleted."""
         return self.before is None and self.behind is None
 
-    def allow(self, place: Place, ended_at: datetime, *, has_key: bool) -> bool:
-        """Whether this job may be deleted."""
-        if ended_at > self.young_since or (has_key and self.keys_before is not None and ended_at >= self.keys_before):
+    def allow(self, place: Place, ended_at: datetime, *, held_until: datetime | None) -> bool:
+        """Whether this job, which holds its dedupe key until an instant, may be deleted."""
+        if ended_at > self.young_since or (held_until is not None and held_until >= self.now):
             return False
         is_old = self.before is not None and ended_at < self.before
         return is_old or (self.behind is not None and place <= self.behind)
+
+
+def held_until(
+    mode: int, unique_seconds: float | None, created_at: datetime, ended_at: datetime, dedupe_seconds: float | None
+) -> datetime | None:
+    """Until when an ended job holds the dedupe key that its row has; None: no longer, or until it is deleted."""
+    if mode != WINDOW:
+        return None
+    if unique_seconds is not None:
+        return created_at + timedelta(seconds=max(0.0, min(_LONGEST_SECONDS, unique_seconds)))
+    return None if dedupe_seconds is None else ended_at + timedelta(seconds=dedupe_seconds)
 
 
 @dataclass(slots=True)
@@ -95,20 +112,21 @@ class Window:
 
 def next_window(group: Group, limits: Limits, after: Place | None, size: int, using: str) -> Window:
     """The next `size` jobs of a group behind a place, up to the last one that may be deleted."""
-    found = [*_behind(group.rows(using), limits.last_run_at(group.status), after, size, using)]
+    found = [*behind(group.rows(using), limits.last_run_at(group.status), after, size, using)]
     window = Window(read=len(found), last=Place(*found[-1][:2]) if len(found) == size else None)
-    for run_at, job_id, ended_at, has_key in found:
-        if limits.allow(Place(run_at, job_id), ended_at, has_key=has_key):
+    for run_at, job_id, ended_at, has_key, mode, seconds, created_at in found:
+        until = held_until(mode, seconds, created_at, ended_at, limits.dedupe_seconds) if has_key else None
+        if limits.allow(Place(run_at, job_id), ended_at, held_until=until):
             window.chosen[job_id] = ended_at
     for job_id in those_that_stay([*window.chosen], group.status, using, expiring=True):
         del window.chosen[job_id]
     return window
 
 
-def _behind(
+def behind(
     rows: JobQuerySet, end: datetime | None, after: Place | None, size: int, using: str
-) -> Iterator[tuple[datetime, int, datetime, bool]]:
-    """The first `size` of `rows` behind a place, due up to `end`: when due, id, when ended, has a dedupe key."""
+) -> Iterator[tuple[datetime, int, datetime, bool, int, float | None, datetime]]:
+    """_COLUMNS of the first `size` of `rows` behind a place, due up to `end`."""
     later = rows if end is None else rows.filter(run_at__lte=end)
     if after is None:
         yield from later.values_list(*_COLUMNS)[:size]

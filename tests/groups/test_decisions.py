@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -14,7 +16,7 @@ from jobqueue.grouping.nodes import decide
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.producer.enqueueing import new_job
 from jobqueue.signals import job_canceled
-from jobqueue.transitions import ack, ack_many, claim, fail
+from jobqueue.transitions import ack, ack_many, claim, dependants, fail
 from tests.app import tasks
 from tests.groups import nodes
 from tests.groups.helpers import callbacks, claimed
@@ -212,6 +214,43 @@ def test_the_time_for_retries_of_a_node_begins_when_its_parents_have_ended():
     wf.start()
     assert "first_due" in nodes.job("top").options
     assert "first_due" not in nodes.job("child").options
+
+
+def test_a_long_chain_is_canceled_in_few_statements():
+    wf, before = workflow("chain", on_failure=tasks.group_failed), []
+    for number in range(200):
+        before = [wf.add(tasks.add, 1, 1, name=f"node-{number}", after=before)]
+    number = wf.start()
+    (lease,) = claimed()
+    with CaptureQueriesContext(connection) as captured:
+        fail(lease._replace(max_attempts=1), error="wrong")
+    assert (groups.get(number).state, groups.get(number).canceled) == ("ended", 199)
+    assert nodes.contradictions() == []
+    assert len(captured) < 80
+
+
+@pytest.mark.parametrize("if_failed", ["cancel", "continue", "hold"])
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_that_are_canceled_together_are_those_that_are_canceled_one_generation_after_another(
+    if_failed, seed, monkeypatch
+):
+    draw, size = random.Random(seed), 25
+    parents = {place: draw.sample(range(place), min(place, draw.choice([0, 1, 1, 2, 3]))) for place in range(size)}
+    fails = {place for place in range(size) if draw.random() < 0.15} | {0}
+    ends = []
+    for levels in (1, 2, size):
+        monkeypatch.setattr(dependants, "LEVELS", levels)
+        nodes.empty()
+        wf = workflow("random", if_failed=if_failed)
+        for place in range(size):
+            wf.add(tasks.add, 1, 1, name=str(place), after=[str(parent) for parent in parents[place]])
+        wf.start()
+        while leases := claimed(1):
+            place = int(GroupMember.objects.get(pk=leases[0].job_id).name)
+            fail(leases[0]._replace(max_attempts=1), error="x") if place in fails else ack(leases[0])
+        assert nodes.contradictions() == []
+        ends.append(nodes.states())
+    assert ends[0] == ends[1] == ends[2]
 
 
 def test_an_empty_decision_asks_nothing():

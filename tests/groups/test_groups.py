@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
-from django.db import transaction
+from django.db import Error, connection, transaction
 
 from jobqueue import current_job, group, groups, transitions
 from jobqueue.exceptions import (
-    InsideTransaction,
     InvalidType,
     InvalidValue,
     JobQueueError,
@@ -19,6 +20,7 @@ from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
+from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -195,41 +197,6 @@ def test_calls_are_tuples_or_dicts():
     assert Job.objects.count() == 2
 
 
-def test_chunks_are_refused_inside_a_transaction():
-    with transaction.atomic(), pytest.raises(InsideTransaction), group("big", chunk_size=2):
-        pass
-    assert not JobGroup.objects.exists()
-
-
-def test_chunks_are_committed_and_their_members_run_meanwhile():
-    with group("big", on_done=tasks.group_done, chunk_size=2) as g:
-        g.add_many(tasks.add, ((number, 1) for number in range(5)))
-        assert Job.objects.count() == 4
-        assert groups.get(g.id).state == "open"
-        transitions.ack_many(claimed(4))
-        assert callbacks() == []
-    assert Job.objects.count() == 5
-    assert groups.get(g.id).state == "sealed"
-    transitions.ack_many(claimed(1))
-    assert callbacks() == ["group_done"]
-
-
-def test_a_chunked_block_that_raises_leaves_the_group_open():
-    def make():
-        with group("big", on_failure=tasks.group_failed, chunk_size=1) as g:
-            g.add(tasks.add, 1, 2)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        make()
-    g = JobGroup.objects.get()
-    assert groups.get(g.id).state == "open"
-    transitions.ack_many(claimed(1))
-    assert callbacks() == []
-    assert [groups.seal(g.id), groups.seal(g.id)] == [True, False]
-    assert groups.get(g.id).state == "ended"
-
-
 def test_cancel_cancels_those_that_wait_and_asks_those_that_run():
     number = made(3)
     (lease,) = claimed()
@@ -312,3 +279,35 @@ def test_a_callback_cannot_add_members(monkeypatch):
         pass
     (error,) = drain(limit=1).errors
     assert "has ended, and takes no more jobs" in str(error)
+
+
+def refused(execute, sql, params, many, context):
+    """The server refuses the first INSERT."""
+    return execute(
+        "INSERT INTO job_group (nothing) VALUES (1)" if sql.startswith("INSERT") else sql, None, many, context
+    )
+
+
+@committed
+@pytest.mark.parametrize("around", [nullcontext, transaction.atomic])
+def test_a_group_whose_row_cannot_be_inserted_leaves_no_transaction_open(around):
+    with around():
+        before = connection.in_atomic_block, len(connection.savepoint_ids)
+        with connection.execute_wrapper(refused), pytest.raises(Error) as caught, group("import"):
+            pytest.fail("the block has begun")
+        # The error holds the frames of the block, as connection.rollback_exc does: nothing is left to the collector.
+        assert caught.value.__traceback__ is not None
+        assert (connection.in_atomic_block, len(connection.savepoint_ids)) == before
+        assert not connection.needs_rollback
+        made(1)
+    assert JobGroup.objects.count() == 1
+
+
+@committed
+def test_a_group_that_could_not_begin_may_be_begun_again():
+    block = group("import")
+    with connection.execute_wrapper(refused), pytest.raises(Error), block:
+        pytest.fail("the block has begun")
+    with block as g:
+        g.add(tasks.add, 1, 2)
+    assert groups.get(g.id).total == 1

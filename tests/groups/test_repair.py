@@ -7,6 +7,10 @@ import pytest
 from jobqueue import group, groups, transitions
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.exceptions import InvalidValue
+from jobqueue.grouping import ending
+from jobqueue.grouping.reading import still_read
+from jobqueue.grouping.running import RunningGroup
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.retention.staying import those_that_stay
@@ -82,23 +86,87 @@ def test_members_beyond_one_look_are_found_in_the_next(monkeypatch):
     assert swept() == (1, 0)
 
 
-def test_members_of_a_group_that_has_not_ended_are_not_pruned():
-    made()
+def test_members_are_not_pruned_before_the_callbacks_of_their_group_have_ended():
+    number = made()
     transitions.ack(transitions.claim("default", 1, worker="w")[0])
     (ended,) = Job.objects.filter(status=Job.Status.DONE).values_list("pk", flat=True)
     assert those_that_stay([ended], Job.Status.DONE, "default") == {ended}
     transitions.ack(transitions.claim("default", 1, worker="w")[0])
+    # The callback is still to read them.
+    assert groups.get(number).state == "ended"
+    assert those_that_stay([ended], Job.Status.DONE, "default") == {ended}
+    (callback,) = transitions.claim("default", 1, worker="w")
+    assert those_that_stay([ended], Job.Status.DONE, "default") == {ended}
+    transitions.ack(callback)
     assert those_that_stay([ended], Job.Status.DONE, "default") == set()
+
+
+def test_a_callback_that_runs_after_members_were_deleted_is_told_so(monkeypatch):
+    seen = []
+    monkeypatch.setattr(tasks, "SEEN", seen)
+    with group("sum", on_success=tasks.look_at_group) as g:
+        g.add_many(tasks.add, [(1, 1), (2, 2)])
+    transitions.ack_many(transitions.claim("default", 2, worker="w"))
+    Job.objects.filter(task="tests.app.tasks.add").order_by("pk").first().delete()
+    (error,) = drain(limit=1).errors
+    assert f"results() of the group {g.id} cannot give all results: job " in str(error)
+    GroupMember.objects.all().delete()
+    with pytest.raises(InvalidValue, match="so old that its members are deleted"):
+        list(RunningGroup(g.id, "default").results())
+    assert seen == []
+
+
+def test_an_old_group_stays_until_its_callbacks_have_ended(monkeypatch):
+    monkeypatch.setattr(group_cleaner, "_GROUPS", 1)
+    waits, other = made(1), made(1)
+    transitions.ack_many(transitions.claim("default", 2, worker="w"))
+    Job.objects.filter(options__callback_of=waits).update(run_at=UtcNowPlus(86400))
+    transitions.ack_many(transitions.claim("default", 2, worker="w"))
+    JobGroup.objects.update(ended_at=UtcNowPlus(-31 * 86400))
+    assert group_cleaner.run_once(load(), using="default").rows == 1
+    assert [*JobGroup.objects.values_list("pk", flat=True)] == [waits] != [other]
+    assert GroupMember.objects.count() == 1
 
 
 def test_ended_groups_are_deleted_with_their_members_when_they_are_old():
     number, live = made(3), made(1)
     transitions.ack_many(transitions.claim("default", 3, worker="w"))
+    _, callback = transitions.claim("default", 2, worker="w")
+    transitions.ack(callback)
     assert group_cleaner.run_once(load(), using="default").rows == 0
     JobGroup.objects.filter(pk=number).update(ended_at=UtcNowPlus(-31 * 86400))
     assert group_cleaner.run_once(load(), using="default", limit=2).rows == 1
     assert [*JobGroup.objects.values_list("pk", flat=True)] == [live]
     assert GroupMember.objects.count() == 1
+
+
+BROKEN = {
+    "a newer field": {"job": {"queue": "default", "payload": {"json": "{}"}, "mood": "good"}, "expires": None},
+    "no job": {"template": {}},
+    "no object": "later",
+}
+
+
+@pytest.mark.parametrize("callback", BROKEN)
+def test_a_callback_that_cannot_be_read_does_not_keep_members_and_other_jobs_from_ending(callback, caplog):
+    ending._tell_once.cache_clear()
+    number = made(2)
+    JobGroup.objects.update(callbacks={"on_done": BROKEN[callback]})
+    other = int(tasks.add.enqueue(1, 2).id)
+    assert transitions.ack_many(transitions.claim("default", 3, worker="w")) == []
+    assert {*Job.objects.values_list("status", flat=True)} == {Job.Status.DONE}
+    assert Job.objects.count() == 3
+    assert other in Job.objects.values_list("pk", flat=True)
+    assert (groups.get(number).state, groups.get(number).done) == ("sealed", 2)
+    assert swept() == swept() == (0, 0)
+    (record,) = caplog.records
+    assert f"all members of the group {number} have ended, but it has not: this version cannot" in record.getMessage()
+    assert still_read([number], "default") == {number}
+    # As the workers of the version that has written it see it.
+    made(0)
+    JobGroup.objects.filter(pk=number).update(callbacks=JobGroup.objects.exclude(pk=number).get().callbacks)
+    assert swept() == (0, 1)
+    assert (groups.get(number).state, callbacks()) == ("ended", 2)
 
 
 def test_drain_runs_members_and_callbacks():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from jobqueue import groups, transitions, workflow
+from jobqueue.conf import load
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
-from jobqueue.models import GroupMember, Job
+from jobqueue.maintenance import group_cleaner
+from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions import ack, claim, fail, retry
 from tests.app import tasks
 from tests.groups import nodes
@@ -129,3 +132,59 @@ def test_a_failed_child_waits_for_its_parent_that_was_retried_and_runs():
     ack(parent)
     nodes.run_all()
     assert (nodes.ends(number), nodes.contradictions()) == (1, [])
+
+
+def test_a_node_whose_done_parent_was_deleted_does_not_run_again():
+    number = chain("first", "second", "third")
+    ack(claimed()[0], result=1)
+    fail_next()
+    gone = nodes.job("first").pk
+    nodes.job("first").delete()
+    for dry_run in (True, False):
+        with pytest.raises(InvalidValue, match=f"job {gone} of the workflow {number} was deleted"):
+            groups.resume(number, dry_run=dry_run)
+    assert nodes.states() == {"second": "FAILED", "third": "CANCELED"}
+
+
+def test_a_deleted_parent_that_no_node_waits_for_again_does_not_matter():
+    number = chain("first", "second", "third")
+    transitions.ack_many(claimed(1))
+    transitions.ack_many(claimed(1))
+    fail_next()
+    nodes.job("first").delete()
+    assert groups.resume(number).runs == ("third",)
+
+
+def old_workflow():
+    """A workflow that ended long ago, and whose callbacks have ended."""
+    number = chain("first", "second")
+    fail_next()
+    transitions.ack_many(claimed(2))
+    JobGroup.objects.update(ended_at=UtcNowPlus(-31 * 86400))
+    return number
+
+
+def test_a_workflow_that_is_resumed_while_old_ones_are_deleted_stays_whole(monkeypatch):
+    number = old_workflow()
+    some = group_cleaner._delete_some
+
+    def resumed_before(*args):
+        groups.resume(number)
+        return some(*args)
+
+    monkeypatch.setattr(group_cleaner, "_delete_some", resumed_before)
+    assert group_cleaner.run_once(load(), using="default").rows == 0
+    nodes.run_all()
+    assert nodes.ends(number) == 2
+
+
+def test_a_workflow_whose_deletion_has_begun_is_not_resumed(monkeypatch):
+    number = old_workflow()
+    # As where a pass has stopped in the midst of a workflow.
+    monkeypatch.setattr(group_cleaner, "BATCHES_MAX", 1)
+    assert group_cleaner.run_once(load(), using="default", limit=1).rows == 0
+    with pytest.raises(InvalidValue, match="is being deleted"):
+        groups.resume(number)
+    monkeypatch.undo()
+    assert group_cleaner.run_once(load(), using="default").rows == 1
+    assert not GroupMember.objects.exists()

@@ -420,6 +420,23 @@ def test_a_sweep_goes_on_where_a_transaction_has_canceled_as_many_as_it_may(monk
 def test_pairs_are_deleted_with_the_workflow():
     number = diamond()
     groups.cancel(number)
+    transitions.ack_many(claimed(2))
     JobGroup.objects.update(ended_at="2020-01-01T00:00:00Z")
     assert group_cleaner.run_once(load(), using="default").rows == 1
     assert (GroupParent.objects.count(), GroupMember.objects.count()) == (0, 0)
+
+
+def test_nodes_of_two_queues_may_have_the_same_dedupe_key():
+    keyed = tasks.add.using(dedupe_key="order-7")
+    wf = workflow("order")
+    charge = wf.add(keyed.using(queue_name="billing"), 1, 1, name="charge")
+    wf.add(keyed.using(queue_name="shipping"), 2, 2, name="ship", after=[charge])
+    number = wf.start()
+    found = [job(name) for name in ("charge", "ship")]
+    assert [(each.queue, each.dedupe_key, each.payload["args"]) for each in found] == [
+        ("billing", b"order-7", [1, 1]),
+        ("shipping", b"order-7", [2, 2]),
+    ]
+    transitions.ack(claimed(queue="billing")[0])
+    transitions.ack(claimed(queue="shipping")[0])
+    assert groups.get(number).done == 2

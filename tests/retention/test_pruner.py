@@ -11,6 +11,7 @@ from jobqueue.dead_letters import redrive, stop
 from jobqueue.maintenance import pruner
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt
+from jobqueue.models.job import UNFINISHED
 from jobqueue.ordering.report import stuck_keys
 from jobqueue.retention import attempts, deleting, history, walking
 from jobqueue.retention.walking import Walk
@@ -143,6 +144,31 @@ class TestDedupeKeys:
         assert enqueue("q", 1, dedupe_key="k") == first
         assert prune() == 1
         assert enqueue("q", 1, dedupe_key="k") != first
+
+    @pytest.mark.parametrize("dedupe_seconds", [DAY, None])
+    def test_a_job_stays_until_the_window_of_its_key_has_ended(self, settings, dedupe_seconds):
+        kept(settings, done={"AGE": "7d", "KEEP": 1}, DEDUPE_SECONDS=dedupe_seconds)
+        window = {"unique_seconds": 30 * DAY, "dedupe_key": b"k"}
+        stays = ended("DONE", 28, created_at=UtcNowPlus(-29 * DAY), **window)
+        over = ended("DONE", 28, created_at=UtcNowPlus(-31 * DAY), **window | {"dedupe_key": b"over"})
+        short = ended("DONE", 8, created_at=UtcNowPlus(-9 * DAY), unique_seconds=60, dedupe_key=b"short")
+        newest = ended("DONE", 0.5)
+        assert prune() == 2
+        assert left() == [stays, newest]
+        assert {over, short}.isdisjoint(left())
+
+    def test_a_job_that_held_its_key_until_its_end_only_may_be_deleted(self, settings):
+        kept(settings, done="1h", DEDUPE_SECONDS=2 * DAY)
+        ended("DONE", 1, dedupe_key=b"k", unique_mode=UNFINISHED, unique_seconds=30 * DAY)
+        ended("DONE", 1, dedupe_key=b"other", unique_mode=UNFINISHED)
+        assert prune() == 2
+
+    def test_a_window_beyond_all_dates_does_not_stop_the_deletion_of_others(self, settings):
+        kept(settings, done="1h")
+        stays = ended("DONE", 1, dedupe_key=b"k", unique_seconds=1e200)
+        ended("DONE", 1)
+        assert prune() == 1
+        assert left() == [stays]
 
 
 class TestOrderingKeys:

@@ -92,6 +92,22 @@ def test_a_job_that_holds_its_dedupe_key_stays_until_the_key_is_free(short):
     assert abs(expiry - Job.objects.get(pk=job_id).finished_at - timedelta(days=1)) < timedelta(seconds=1)
 
 
+def test_a_job_stays_until_the_window_of_its_key_has_ended(short):
+    job_id = done(short.using(unique_seconds="30d"), 7200)
+    over = done(short.using(unique_seconds=60, dedupe_key="k"), 7200)
+    set_columns(over, created_at=UtcNowPlus(-7300))
+    assert prune() == 1
+    assert left() == [job_id]
+    row = Job.objects.get(pk=job_id)
+    expiry = ResultExpiry.objects.get(pk=job_id).expires_at
+    assert abs(expiry - row.created_at - timedelta(days=30)) < timedelta(seconds=1)
+
+
+def test_a_key_that_is_held_until_the_end_of_the_job_does_not_keep_it(short):
+    done(short.using(unique="unfinished"), 3700)
+    assert prune() == 1
+
+
 def test_an_expiry_of_a_job_that_runs_again_or_is_gone_is_deleted(short):
     first, second = done(short, 3700), done(short, 3700)
     Job.objects.filter(pk=first).delete()
