@@ -14,11 +14,11 @@ from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.producer.enqueueing import add
+from jobqueue.schedules.adopting import locked
+from jobqueue.schedules.deciding import begin_anew, set_next
 from jobqueue.schedules.declaring import check_name
 from jobqueue.schedules.definitions import from_json
-from jobqueue.schedules.firing import set_next
 from jobqueue.schedules.listing import find, unknown
-from jobqueue.schedules.versions import locked
 from jobqueue.validation import check_text
 
 T = TypeVar("T")
@@ -62,7 +62,8 @@ def enable(name: str, *, using: str | None = None) -> bool:
 
     Raises InvalidValue if there is no such schedule.
     """
-    return _change(name, _enable, alias_of(using))
+    alias = alias_of(using)
+    return _change(name, partial(_enable, alias), alias)
 
 
 def _disable(reason: str, row: Any) -> bool:
@@ -73,12 +74,11 @@ def _disable(reason: str, row: Any) -> bool:
     return True
 
 
-def _enable(row: Any) -> bool:
+def _enable(using: str, row: Any) -> bool:
     if row.enabled:
         return False
     row.enabled, row.reason = True, ""
-    # Its ticks of meanwhile were not missed: they were not wanted.
-    row.decided_until = row.now
+    begin_anew(row, using)
     set_next(row, from_json(row.definition).timing.after(row.now))
     return True
 

@@ -20,6 +20,8 @@ from jobqueue.producer.stored import job_from_json, job_to_json, read, values
 from jobqueue.producer.stored import to_json as value_to_json
 from jobqueue.schedules.timing import Timing
 
+#: in a document: names that the schedule had before its task was renamed
+FORMERLY = "formerly"
 _TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
@@ -90,16 +92,24 @@ def from_json(document: Any) -> Definition:
     """The definition of a document. Raises InvalidValue for one that a newer version of the package has written."""
     try:
         return Definition(
-            timing=Timing(**read(document["timing"])),
+            timing=_checked(Timing(**read(document["timing"]))),
             template=job_from_json(document["template"]),
             expires=value_from_json(document["expires"]),
             **{name: document[name] for name in _TERMS},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(
             f"the definition of the schedule cannot be read by this version of jobqueue ({error!r:.100}). "
             "Workers of the version that has written it fire the schedule."
         ) from None
+
+
+def _checked(timing: Timing) -> Timing:
+    """`timing` if ticks can be calculated from it. Raises ValueError."""
+    every = timing.every_seconds
+    if not isinstance(timing.cron, str) and not (isinstance(every, (int, float)) and every > 0):
+        raise ValueError("neither cron nor every")
+    return timing
 
 
 def digest_of(document: Mapping[str, JSON]) -> str:

@@ -13,16 +13,15 @@ from jobqueue.compat import AnyTask
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule, ScheduleVersion
 from jobqueue.payload import JSON
+from jobqueue.schedules.adopting import locked, put_in_force
 from jobqueue.schedules.by_hand import REASON_CHARS
+from jobqueue.schedules.deciding import Said, begin_anew, set_next, write_and_tell
 from jobqueue.schedules.declaring import Terms, check_arguments, check_name
 from jobqueue.schedules.definitions import define, from_json, to_json
-from jobqueue.schedules.firing import set_next
 from jobqueue.schedules.listing import unknown
-from jobqueue.schedules.versions import locked, put_in_force
 from jobqueue.validation import check_text
 
 logger = logging.getLogger("jobqueue.schedules")
@@ -79,18 +78,20 @@ def revert(name: str, *, by: str, using: str | None) -> bool:
     return changed
 
 
-def _in_transaction(work: Callable[[], bool], using: str) -> bool:
-    def whole() -> bool:
+def _in_transaction(work: Callable[[Said], bool], using: str) -> bool:
+    def whole(said: Said) -> bool:
         with vendor(using).transaction(connections[using]):
-            return work()
+            return work(said)
 
     with explain_missing_table(using):
-        return retry_transient("schedule", whole, using=using)
+        return write_and_tell(whole, using)
 
 
-def _save(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str) -> bool:
+def _save(
+    name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str, said: Said
+) -> bool:
     row = locked(name, using)
-    if row is None and _insert(name, document, enabled, columns, using):
+    if row is None and _insert(name, document, enabled, columns, using, said):
         return True
     row = row or locked(name, using)
     if row.retired_at is not None:
@@ -98,11 +99,10 @@ def _save(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mappi
             f"the schedule {name!r} is retired: no worker announces it since {row.announced_at:%Y-%m-%d %H:%M} UTC. "
             "Nothing was written; give the new one another name, or declare the schedule again."
         )
-    put_in_force(row, document, using)
+    put_in_force(row, document, using, said)
     row.edited, row.edited_by, row.reason = True, columns["edited_by"], columns["reason"]
     if enabled and not row.enabled:
-        # Its ticks of meanwhile were not missed: they were not wanted.
-        row.decided_until = row.now
+        begin_anew(row, using)
     row.enabled = enabled
     set_next(row, from_json(document).timing.after(row.decided_until))
     row.updated_at = UtcNow()
@@ -110,10 +110,12 @@ def _save(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mappi
     return False
 
 
-def _insert(name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str) -> bool:
+def _insert(
+    name: str, document: Mapping[str, JSON], enabled: bool, columns: Mapping[str, str], using: str, said: Said
+) -> bool:
     row: Any = Schedule(name=name, source=Schedule.Source.ADMIN, enabled=enabled, **columns)
     row.now = row.decided_until = read_now(using)
-    put_in_force(row, document, using)
+    put_in_force(row, document, using, said)
     try:
         with transaction.atomic(using=using):
             row.save(using=using, force_insert=True)
@@ -122,7 +124,7 @@ def _insert(name: str, document: Mapping[str, JSON], enabled: bool, columns: Map
     return True
 
 
-def _revert(name: str, using: str) -> bool:
+def _revert(name: str, using: str, said: Said) -> bool:
     row = locked(name, using)
     if row is None:
         raise unknown(name, using)
@@ -134,7 +136,7 @@ def _revert(name: str, using: str) -> bool:
         )
     if not row.edited and row.digest == version.digest:
         return False
-    put_in_force(row, version.definition, using)
+    put_in_force(row, version.definition, using, said)
     # Also the time: a schedule that no worker has any more is retired like those of the code.
     row.source, row.announced_at = version.source, version.announced_at
     row.edited, row.edited_by = False, ""

@@ -1,52 +1,105 @@
-"""Fires schedules: the job of a tick and the row of the tick are written in one transaction, once in all workers."""
+"""Fires schedules: one look of a worker for ticks that are due, of as many schedules as there are.
+
+Most schedules are plain: their jobs need no key and nothing waits. Those are decided many at a time, in one transaction
+and few statements. The others, and those of a transaction that failed, are decided one by one: what is wrong with one
+leaves the rest alone.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.models import Q, QuerySet
 
-from jobqueue.db import vendor
-from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
-from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy, InvalidValue, JobQueueError, QueueFull, WrongSettings
-from jobqueue.models import Job, Schedule, ScheduleTick
-from jobqueue.producer.enqueueing import add
-from jobqueue.schedules.definitions import Definition, from_json
-from jobqueue.signals import schedule_missed, send
+from jobqueue.db import fault_vendor, vendor
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus, read_now
+from jobqueue.db.dialect import GONE_KINDS
+from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.models import Schedule
+from jobqueue.schedules.deciding import Fired, Said, decide, write_and_tell
+from jobqueue.schedules.together import decide_together
 
 logger = logging.getLogger("jobqueue.worker")
 
-Outcome = ScheduleTick.Outcome
 #: a schedule that no worker has announced for so long does not fire
 UNANNOUNCED_SECONDS = 600.0
-#: with missed="skip": a tick that is decided later than this is missed
-LATE_SECONDS = 60.0
-#: between two looks at a job whose end a tick waits for
-WAITING_SECONDS = 1.0
-#: schedules of one pass; ticks of one transaction, so that it stays short; the rest follows in the next ones
-_SCHEDULES_MAX, _TICKS_MAX = 100, 50
+#: a schedule that this process cannot calculate is tried again after this time, unless its definition changes
+UNABLE_SECONDS = 60.0
+#: a schedule whose key is in an open transaction is due again after this time, and later the longer that lasts
+BUSY_SECONDS, BUSY_SECONDS_MAX = 1.0, 30.0
+#: a worker that has not looked for so long was not there
+PAUSE_SECONDS = 10.0
+#: how long a look takes at most for each of the two kinds; the rest follows in the next one, which begins at once
+_LOOK_SECONDS = 1.0
+#: schedules of one transaction, and those that are read at a time
+_TOGETHER, _PAGE = 100, 2000
 
 
-class Fired(NamedTuple):
-    """What one pass did."""
+class Candidate(NamedTuple):
+    """A schedule that is due, as it was read without a lock."""
 
-    jobs: int = 0
-    more: bool = False  # ticks that are due were left for the next pass
+    look_at: datetime
+    pk: int
+    digest: str
+    name: str
 
 
-def fire_due(using: str) -> Fired:
-    """Decide the ticks that are due, each schedule in its own transaction; one that another worker has is left out."""
-    # Ordered as the index has them: the one that has been due for longest is first.
-    due = list(_due(using).order_by("look_at").values_list("pk", flat=True)[:_SCHEDULES_MAX])
-    done = [retry_transient("schedule", partial(_fire, number, using), using=using) for number in due]
-    return Fired(sum(one.jobs for one in done), any(one.more for one in done))
+@dataclass(slots=True)
+class Looks:
+    """What one worker keeps between its looks."""
+
+    #: since when it looks without a pause, by the clock of the database
+    since: datetime | None = None
+    ended: float = -math.inf
+    #: schedules that it cannot calculate, by digest, and until when it leaves them to others
+    unable: dict[tuple[int, str], float] = field(default_factory=dict)
+    #: schedules that have to be decided one by one
+    alone: set[tuple[int, str]] = field(default_factory=set)
+
+    def begin(self, using: str) -> None:
+        """Note whether others may have missed ticks before this look."""
+        if time.monotonic() - self.ended > PAUSE_SECONDS:
+            self.since = read_now(using)
+
+    def cannot(self, one: Candidate, error: Exception) -> None:
+        """Leave a schedule to other workers for a while. Logged once for each definition."""
+        first = one[1:3] not in self.unable
+        self.unable[one[1:3]] = time.monotonic() + UNABLE_SECONDS
+        log = logger.warning if first else logger.debug
+        log(
+            "the schedule %r is not fired by this worker: %s: %s. Other schedules go on, workers that can calculate it "
+            "fire it, and this one tries again every %d s.", one.name, type(error).__name__, error, UNABLE_SECONDS,
+        )  # fmt: skip
+
+
+def fire_due(using: str, looks: Looks | None = None) -> Fired:
+    """Decide ticks that are due; schedules that another worker has locked are left to it.
+
+    `looks`: of the worker; without it this is a first look. A schedule that raises is left out, and the others go on;
+    so are those whose key is in an open transaction, which are due again later. Raises what no schedule is to blame
+    for, as a lost connection.
+    """
+    looks = looks or Looks()
+    looks.begin(using)
+    jobs, more, alone = 0, False, list[Candidate]()
+    end = time.monotonic() + _LOOK_SECONDS
+    for some in _due_now(looks, alone, using):
+        if more := time.monotonic() > end:
+            break
+        added, left = _fire_together(some, looks, using)
+        jobs, alone = jobs + added, alone + left
+    one_by_one = _fire_alone(alone, looks, using)
+    looks.ended = time.monotonic()
+    return Fired(jobs + one_by_one.jobs, more or one_by_one.more)
 
 
 def _due(using: str) -> QuerySet[Schedule]:
@@ -54,158 +107,91 @@ def _due(using: str) -> QuerySet[Schedule]:
     return Schedule.objects.using(using).filter(announced, look_at__lte=UtcNow())
 
 
-def _fire(number: int, using: str) -> Fired:
-    with vendor(using).transaction(connections[using]):
-        rows = _due(using).filter(pk=number).annotate(now=Selected(UtcNow()))
-        row: Any = vendor(using).locks.lock_own(rows, skip_locked=True).first()
-        if row is None:
-            return Fired()
+def _due_now(looks: Looks, alone: list[Candidate], using: str) -> Iterator[list[Candidate]]:
+    """The schedules that are due, longest first, in portions of one transaction; the others are put into `alone`."""
+    rows: Any = _due(using).order_by("look_at", "pk").values_list("look_at", "pk", "digest", "name")
+    page = [Candidate(*row) for row in rows[:_PAGE]]
+    while page:
+        plain: list[Candidate] = []
+        for one in page:
+            if time.monotonic() >= looks.unable.get(one[1:3], 0.0):
+                (alone if one[1:3] in looks.alone else plain).append(one)
+        yield from (plain[at : at + _TOGETHER] for at in range(0, len(plain), _TOGETHER))
+        last = page[-1]
+        after = Q(look_at__gt=last.look_at) | Q(look_at=last.look_at, pk__gt=last.pk)
+        page = [Candidate(*row) for row in rows.filter(after)[:_PAGE]] if len(page) == _PAGE else []
+
+
+def _locked(numbers: Sequence[int], using: str) -> list[Any]:
+    rows = _due(using).filter(pk__in=numbers).annotate(now=Selected(UtcNow()))
+    return list(vendor(using).locks.lock_own(rows, skip_locked=True))
+
+
+def _fire_together(some: list[Candidate], looks: Looks, using: str) -> tuple[int, list[Candidate]]:
+    """Decide what is plain of some schedules; how many jobs were added, and the schedules that are left."""
+    numbers = [one.pk for one in some]
+
+    def work(said: Said) -> tuple[int, dict[int, bool]]:
+        with vendor(using).transaction(connections[using]):
+            return decide_together(_locked(numbers, using), using, said, looks.since)
+
+    try:
+        jobs, left = write_and_tell(work, using)
+    except Exception as error:
+        if _is_lost(error, using):
+            raise
+        # One of them is to blame, which shows when they are decided one by one.
+        logger.debug("%d schedules are decided one by one: %r", len(some), error)
+        return 0, some
+    looks.alone.update(one[1:3] for one in some if left.get(one.pk))
+    return jobs, [one for one in some if one.pk in left]
+
+
+def _fire_alone(some: list[Candidate], looks: Looks, using: str) -> Fired:
+    """Decide schedules one by one, for a while or until one has waited for a lock: then others go first."""
+    jobs, more = 0, False
+    end = time.monotonic() + _LOOK_SECONDS
+    for number, one in enumerate(some):
+        if time.monotonic() > end:
+            return Fired(jobs, True)
         try:
-            done = decide(row, row.now, using)
-        except (InvalidValue, WrongSettings) as error:
-            logger.warning("the schedule %r is not fired by this worker: %s", row.name, error)
-            return Fired()
-        row.updated_at = UtcNow()
-        row.save(using=using)
-        return done
-
-
-def decide(row: Any, until: datetime, using: str) -> Fired:
-    """Decide the ticks of a locked row up to an instant; its columns are set and not saved.
-
-    `row.now` is the time of the database. Raises InvalidValue for a definition that cannot be read.
-    """
-    definition = from_json(row.definition)
-    jobs = _fire_waiting(row, definition, using)
-    most = definition.missed_limit if definition.missed == "all" else 1
-    ticks, older = definition.timing.newest(most, row.decided_until, until)
-    first = definition.timing.after(row.decided_until)
-    late = row.now - timedelta(seconds=LATE_SECONDS)
-    if definition.missed == "skip" and ticks and ticks[0] < late:
-        ticks, older = [], older + 1
-    if older and first is not None:
-        _miss(row, first, older, using)
-    decided = _decided(row, ticks, using)
-    for tick in ticks[:_TICKS_MAX]:
-        if tick not in decided:
-            jobs += _fire_tick(row, definition, tick, using)
-    more = len(ticks) > _TICKS_MAX
-    row.decided_until = ticks[_TICKS_MAX - 1] if more else max(until, row.decided_until)
-    set_next(row, definition.timing.after(row.decided_until))
+            done = write_and_tell(partial(_fire, one.pk, looks.since, using), using)
+        except DatabaseBusy as error:
+            logger.debug("the schedule %r is put off: %s", one.name, error)
+            _put_off(one, using)
+            return Fired(jobs, number + 1 < len(some))
+        except OF_THE_DATABASE as error:
+            if not _is_lost(error, using):
+                _put_off(one, using)
+            raise
+        except Exception as error:
+            looks.cannot(one, error)
+        else:
+            jobs, more = jobs + done.jobs, more or done.more
     return Fired(jobs, more)
 
 
-def set_next(row: Any, tick: datetime | None) -> None:
-    """Set the next tick of a schedule, and when it is looked at; neither if it does not fire."""
-    fires = row.enabled and row.retired_at is None
-    row.next_at = row.look_at = tick if fires else None
-    if fires and row.waiting_at is not None:
-        soon = row.now + timedelta(seconds=WAITING_SECONDS)
-        row.look_at = soon if tick is None else min(tick, soon)
+def _fire(number: int, since: datetime | None, using: str, said: Said) -> Fired:
+    with vendor(using).transaction(connections[using]):
+        for row in _locked([number], using):
+            done = decide(row, row.now, using, said, since)
+            row.updated_at = UtcNow()
+            row.save(using=using)
+            return done
+    return Fired()
 
 
-def _decided(row: Any, ticks: list[datetime], using: str) -> set[datetime]:
-    """Those of the ticks that are decided already, as after the clock of the server was set back."""
-    if not ticks:
-        return set()
-    rows = ScheduleTick.objects.using(using).filter(schedule_id=row.pk, tick_at__range=(ticks[0], ticks[-1]))
-    return {*rows.values_list("tick_at", flat=True)}
-
-
-def _fire_tick(row: Any, definition: Definition, tick: datetime, using: str) -> int:
-    """Decide one tick; how many jobs were added."""
-    if definition.overlap != "allow" and (row.waiting_at is not None or _runs(row, using)):
-        if definition.overlap == "skip":
-            _record(row, tick, Outcome.SKIPPED, using)
-        else:
-            _let_wait(row, definition, tick, using)
-        return 0
-    job_id = _add(row, definition, tick, using)
-    _record(row, tick, Outcome.FIRED if job_id else Outcome.REFUSED, using, job_id=job_id)
-    return 1 if job_id else 0
-
-
-def _runs(row: Any, using: str) -> bool:
-    """Whether the job of the tick before has not ended. One that was deleted has."""
-    live = Q(status=Job.Status.READY) | Q(status=Job.Status.PROCESSING)
-    return row.last_job_id is not None and Job.objects.using(using).filter(live, pk=row.last_job_id).exists()
-
-
-def _add(row: Any, definition: Definition, tick: datetime, using: str) -> int | None:
-    """Add the job of a tick; its id, or None if it was refused, which is logged."""
-    run_at = tick + timedelta(seconds=jitter_of(str(row.name), tick, definition.jitter_seconds))
+def _put_off(one: Candidate, using: str) -> None:
+    """Let other schedules go first, unless another worker has decided this one meanwhile."""
+    rows = Schedule.objects.using(using).filter(pk=one.pk, look_at=one.look_at)
     try:
-        job_id = add(definition.job(tick, run_at if run_at > row.now else None, row.now), using=using)
-    except DatabaseBusy:
-        raise  # the next pass tries again
-    except QueueFull as error:
-        logger.warning("the schedule %r misses its tick of %s: %s", row.name, tick.isoformat(), error)
-        send(schedule_missed, Schedule, name=row.name, tick=tick, ticks=1, reason="full", using=using)
-        return None
-    except JobQueueError as error:
-        logger.error("the schedule %r misses its tick of %s: %s", row.name, tick.isoformat(), error)
-        send(schedule_missed, Schedule, name=row.name, tick=tick, ticks=1, reason="refused", using=using)
-        return None
-    row.last_tick_at, row.last_job_id = tick, job_id
-    return job_id
+        with vendor(using).locks.timed_transaction(connections[using], BUSY_SECONDS):
+            for tick, now in rows.annotate(now=Selected(UtcNow())).values_list("next_at", "now"):
+                late = (now - (tick or one.look_at)).total_seconds()
+                rows.update(look_at=UtcNowPlus(min(max(BUSY_SECONDS, late), BUSY_SECONDS_MAX)))
+    except Error:
+        return  # it stays due as it was
 
 
-def jitter_of(name: str, tick: datetime, most_seconds: float) -> float:
-    """How much later the job of a tick is due: the same number of seconds in every process."""
-    if not most_seconds:
-        return 0.0
-    digest = hashlib.sha256(f"{name}\0{tick.isoformat()}".encode()).digest()
-    return most_seconds * int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _let_wait(row: Any, definition: Definition, tick: datetime, using: str) -> None:
-    _record(row, tick, Outcome.WAITING, using)
-    row.waiting_at = row.waiting_at or tick
-    waiting = list(_waiting(row, using).values_list("pk", "tick_at"))
-    for number, missed in waiting[: max(0, len(waiting) - definition.missed_limit)]:
-        ScheduleTick.objects.using(using).filter(pk=number).update(outcome=Outcome.MISSED)
-        send(schedule_missed, Schedule, name=row.name, tick=missed, ticks=1, reason="overlap", using=using)
-
-
-def _fire_waiting(row: Any, definition: Definition, using: str) -> int:
-    """Add the job of the oldest tick that waits, if the job before it has ended; how many jobs were added."""
-    if row.waiting_at is None or _runs(row, using):
-        return 0
-    waiting = iter(list(_waiting(row, using)[:2]))
-    jobs = 0
-    for tick in waiting:
-        job_id = _add(row, definition, tick.tick_at, using)
-        tick.outcome, tick.job_id = (Outcome.FIRED if job_id else Outcome.REFUSED), job_id
-        tick.save(using=using, update_fields=["outcome", "job_id"])
-        jobs += 1 if job_id else 0
-        break
-    row.waiting_at = _next_waiting(waiting)
-    return jobs
-
-
-def _next_waiting(waiting: Iterator[ScheduleTick]) -> datetime | None:
-    following = next(waiting, None)
-    return None if following is None else following.tick_at
-
-
-def _waiting(row: Any, using: str) -> QuerySet[ScheduleTick]:
-    rows = ScheduleTick.objects.using(using).filter(schedule_id=row.pk, tick_at__gte=row.waiting_at)
-    return rows.filter(outcome=Outcome.WAITING).order_by("tick_at")
-
-
-def _miss(row: Any, first: datetime, ticks: int, using: str) -> None:
-    """Record ticks that are not fired because it is too late, under the first one of them."""
-    if first in _decided(row, [first], using):
-        return
-    _record(row, first, Outcome.MISSED, using, ticks=ticks)
-    logger.warning("the schedule %r missed %d ticks since %s: no worker ran", row.name, ticks, first.isoformat())
-    send(schedule_missed, Schedule, name=row.name, tick=first, ticks=ticks, reason="late", using=using)
-
-
-def _record(
-    row: Any, tick: datetime, outcome: ScheduleTick.Outcome, using: str, *, ticks: int = 1, job_id: int | None = None
-) -> None:
-    # Unique: a transaction that would fire a tick again fails as a whole.
-    ScheduleTick(schedule_id=row.pk, tick_at=tick, outcome=outcome, ticks=ticks, job_id=job_id).save(
-        using=using, force_insert=True
-    )
+def _is_lost(error: Exception, using: str) -> bool:
+    return isinstance(error, Error) and fault_vendor(using).error_kind(error) in GONE_KINDS

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils.module_loading import import_string
 
 from jobqueue.compat import AnyTask, Task
-from jobqueue.conf import load
+from jobqueue.conf import Settings, load
 from jobqueue.conf.schedules import KEYS
+from jobqueue.db.dialect import Problem
+from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.schedules.declaring import declare, declared, withdraw
 from jobqueue.tasks import registry
@@ -32,8 +35,29 @@ def problems(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Ex
     for name, entry in entries.items():
         try:
             _declare(name, entry)
-        except JobQueueError as error:
-            yield name, error
+        except Exception as error:
+            # Also what the module of the task raises when it is imported: the others are declared all the same.
+            yield name, error if isinstance(error, JobQueueError) else InvalidValue(f"{type(error).__name__}: {error}")
+
+
+def check_problems(conf: Settings) -> Iterator[Problem]:
+    """E008 for each wrong schedule of the settings; W040 for each schedule that ticks while its key is held."""
+    for name, error in problems(conf.schedules):
+        hint = "Workers leave it out. Correct the setting."
+        yield Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", hint)
+    for one in list(declared().values()):
+        task: Any = one.task
+        if getattr(task, "dedupe_key", None) is None or task.unique is not None:
+            continue
+        held = conf.dedupe_seconds if task.unique_seconds is None else to_seconds(task.unique_seconds, "unique_seconds")
+        ticks = one.terms.timing.first(2, datetime.now(UTC))
+        if len(ticks) == 2 and (held is None or (ticks[1] - ticks[0]).total_seconds() < held):
+            yield Problem(
+                "W040",
+                f"The schedule {one.name!r} ticks more often than the dedupe key of {task.module_path} is free: a tick "
+                "adds no job while the last job holds the key, which it does for a time after its end.",
+                'Give the task unique="unfinished", which frees the key when the job ends, or hold the key for less.',
+            )
 
 
 def _declare(name: str, entry: Mapping[str, Any]) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Q, QuerySet
+
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.clock import read_now
-from jobqueue.exceptions import InvalidValue
+from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus, read_now
+from jobqueue.db.fields import Encoded
+from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.payload import JSON, decode
+from jobqueue.producer.insert import NewJob
+from jobqueue.schedules.deciding import LATE_SECONDS
 from jobqueue.schedules.declaring import check_name, declared
 from jobqueue.schedules.definitions import Definition, from_json
+from jobqueue.schedules.firing import BUSY_SECONDS_MAX
 from jobqueue.schedules.timing import Timing, zone_of
 from jobqueue.validation import check_int, did_you_mean
 
@@ -48,13 +54,16 @@ class Known:
     last_tick_at: datetime | None
     last_job_id: int | None
     retired_at: datetime | None  # no worker has announced it for 10 minutes
+    late: bool = False  # a tick has been due for more than a minute and was not fired
+    problem: str = ""  # why its definition cannot be read here; then what it says is empty
 
 
 def known(*, using: str | None = None) -> list[Known]:
     """All schedules that workers have seen or that were made by hand, by name."""
     alias = alias_of(using)
     with explain_missing_table(alias):
-        return [_known(row) for row in Schedule.objects.using(alias).order_by("name")]
+        rows = Schedule.objects.using(alias).order_by("name").annotate(now=Selected(UtcNow()))
+        return [_known(row) for row in rows]
 
 
 def preview(name: str, n: int = 5, *, using: str | None = None) -> list[datetime]:
@@ -97,8 +106,44 @@ def timing_of(name: str, using: str) -> Timing:
         raise unknown(name, using)
 
 
+def is_late(row: Any, now: datetime) -> bool:
+    """Whether a tick of a schedule has been due for longer than workers need."""
+    since = due_since(row.next_at, row.look_at)
+    return bool(row.enabled and row.retired_at is None and since and since < now - timedelta(seconds=LATE_SECONDS))
+
+
+def due_since(next_at: datetime | None, look_at: datetime | None) -> datetime | None:
+    """Since when a worker should have looked at a schedule with these columns. One that is put off keeps its tick."""
+    return min((at for at in (next_at, look_at) if at is not None), default=None)
+
+
+def late_names(using: str, most: int) -> tuple[list[str], float]:
+    """The names of schedules for which is_late() is true, longest first; and for how long the first has been due."""
+    rows = late(using).annotate(now=Selected(UtcNow())).order_by("look_at", "pk")
+    found = rows.values_list("name", "next_at", "look_at", "now")[:most]
+    ages = {name: (now - (due_since(next_at, look_at) or now)).total_seconds() for name, next_at, look_at, now in found}
+    names = sorted(ages, key=lambda name: -ages[name])
+    return names, ages[names[0]] if names else 0.0
+
+
+def late(using: str) -> QuerySet[Schedule]:
+    """The schedules for which is_late() is true."""
+    rows = Schedule.objects.using(using).filter(enabled=True, retired_at__isnull=True)
+    long_ago = UtcNowPlus(-LATE_SECONDS)
+    # One that is put off is looked at soon, and its tick stays.
+    soon = rows.filter(look_at__lt=UtcNowPlus(BUSY_SECONDS_MAX))
+    return soon.filter(Q(next_at__lt=long_ago) | Q(look_at__lt=long_ago))
+
+
 def _known(row: Any) -> Known:
-    definition = from_json(row.definition)
+    problem = ""
+    try:
+        definition = from_json(row.definition)
+        words = definition.timing.words
+    except JobQueueError as error:
+        # The others can be read all the same.
+        definition, problem = definition_of(row), " ".join(str(error).split())
+        words = definition.timing.cron or ""
     timing = definition.timing
     args, kwargs = arguments_of(definition)
     same = {name: getattr(timing, name) for name in ("cron", "every_seconds", "timezone", "start_at", "end_at")}
@@ -109,10 +154,21 @@ def _known(row: Any) -> Known:
         queue=definition.template.queue,
         args=args,
         kwargs=kwargs,
-        words=timing.words,
+        words=words,
+        late=is_late(row, row.now),
+        problem=problem,
         differs=bool(row.announced_digest) and row.announced_digest != row.digest,
         **same,
     )
+
+
+def definition_of(row: Any) -> Definition:
+    """The definition of a schedule; an empty one if it cannot be read."""
+    try:
+        return from_json(row.definition)
+    except InvalidValue:
+        empty = NewJob(queue="", payload=Encoded('{"args": [], "kwargs": {}}'))
+        return Definition(Timing(timezone=""), empty, missed="", missed_limit=0, overlap="")
 
 
 def arguments_of(definition: Definition) -> tuple[list[JSON], dict[str, JSON]]:

@@ -20,6 +20,8 @@ from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
 
 EVERY_SECONDS_MIN = 1.0
 CRON_CHARS = 255
+#: the fields of an expression, and how many values each has
+_FIELDS = (("minute", 60), ("hour", 24), ("day of month", 31), ("month", 12), ("day of week", 7))
 #: of ticks that are left out, so many are counted
 COUNTED_MAX = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,15 +59,29 @@ class Cron:
 
     def after(self, instant: datetime) -> datetime | None:
         """The first tick after `instant`."""
-        found = next((tick for tick in self._from(instant) if tick > instant), None)
-        if found is None or self._names_times_of_day:
+        follows = not self._names_times_of_day
+        ticks = (tick for tick in self._from(instant) if tick > instant)
+        found = next((tick for tick in ticks if not follows or self._exists(tick)), None)
+        if found is None or not follows:
             return found
-        # cronsim takes steps of up to an hour, and so may step over ticks where clocks change by half an hour.
         for change in _clock_changes(self.zone, instant, found):
-            minutes = (change + _MINUTE * n for n in range(_UNSURE_MINUTES))
+            minutes = (change + _MINUTE * n for n in range(self._unsure_minutes(change)))
             if (early := next((m for m in minutes if instant < m < found and self._is_tick(m)), None)) is not None:
                 return early
         return found
+
+    def _exists(self, tick: datetime) -> bool:
+        """Whether the clock shows the time that cronsim means: a day that begins with a gap has no 0 o'clock."""
+        before = tick - _DAY
+        same = before.astimezone(self.zone).utcoffset() == tick.astimezone(self.zone).utcoffset()
+        return same or self._is_tick(tick)
+
+    def _unsure_minutes(self, change: datetime) -> int:
+        """How long after a change of the clocks cronsim may step over ticks."""
+        before, after = (at.astimezone(self.zone).utcoffset() for at in (change - _MINUTE, change))
+        # Its steps are hours up to the end of the day: of half past each hour, after a change by half an hour.
+        whole = before is None or after is None or not (after - before) % timedelta(hours=1)
+        return _UNSURE_MINUTES if whole else _UNSURE_MINUTES + _DAY // _MINUTE
 
     def _is_tick(self, minute: datetime) -> bool:
         return next(self._from(minute - _SECOND), None) == minute
@@ -168,6 +184,14 @@ def check_cron(expression: object, what: str) -> str:
         raise InvalidValue(
             f"{what}={expression!r} cannot be read: the {wrong} is wrong, or no month has it. Nothing was written."
         ) from None
+    for field, (name, most) in zip(words.split(" "), _FIELDS, strict=True):
+        steps = [int(part.partition("/")[2]) for part in field.split(",") if part.partition("/")[2].isdigit()]
+        if any(step > most for step in steps):
+            raise InvalidValue(
+                f"{what}={expression!r}: the step {max(steps)} in the field {name} is longer than the {most} values of "
+                f"the field, so it would tick once in each of them, whatever the step. Nothing was written; use every= "
+                "for such an interval, or name the times."
+            )
     if found is None:
         raise InvalidValue(f"{what}={expression!r} names no date in the next 50 years. Nothing was written.")
     return words
@@ -179,7 +203,7 @@ def check_zone(name: object, what: str) -> str:
         raise InvalidType(f"{what} is the name of a time zone, got {type(name).__name__}. Nothing was written.")
     try:
         zone_of(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    except InvalidValue:
         raise InvalidValue(
             f"{what}={name[:60]!r} is not a time zone that this system knows. Nothing was written; write for example "
             "'Europe/London', or install the package tzdata if the system has no time zones."
@@ -189,8 +213,16 @@ def check_zone(name: object, what: str) -> str:
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> tzinfo:
-    """The zone of this name. UTC is not looked up."""
-    return UTC if name == "UTC" else ZoneInfo(name)
+    """The zone of this name. UTC is not looked up. Raises InvalidValue if this system does not know it."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidValue(
+            f"the time zone {name!r:.80} is not known to this system. Update its time zones or the package tzdata, or "
+            "give the schedule another timezone."
+        ) from None
 
 
 def _clock_changes(zone: tzinfo, since: datetime, until: datetime) -> Iterator[datetime]:
@@ -220,6 +252,6 @@ def _cronsim() -> Any:
     except ModuleNotFoundError as error:
         raise WrongSettings(
             "a schedule with cron= needs the package cronsim, which is not installed. Nothing was written; run: "
-            'pip install "jobqueue[cron]", or use every=.'
+            "pip install cronsim, or use every=."
         ) from error
     return cronsim

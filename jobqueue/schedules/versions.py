@@ -8,21 +8,25 @@ again soon after the last worker that has the new one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connections, transaction
+from django.db.models import Max, QuerySet
 
 from jobqueue.db import vendor
-from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
+from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidValue, WrongSettings
+from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE
 from jobqueue.models import Schedule, ScheduleVersion
 from jobqueue.payload import JSON
+from jobqueue.schedules.adopting import adopt, insert, set_back
+from jobqueue.schedules.deciding import Said, write_and_tell
 from jobqueue.schedules.declaring import Declared, declared
-from jobqueue.schedules.definitions import define, digest_of, from_json, to_json
-from jobqueue.schedules.firing import decide, set_next
+from jobqueue.schedules.definitions import FORMERLY, define, digest_of, to_json
+from jobqueue.schedules.renaming import Live, renames, take_over
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -36,6 +40,15 @@ RETIRE_SECONDS = 600.0
 CLOCK_SECONDS = 5.0
 # Other workers announce the same, so most announcements write nothing.
 _FRESH_SECONDS = ANNOUNCE_SECONDS / 2
+#: rows of one transaction
+_CHUNK = 500
+
+
+class _Document(NamedTuple):
+    name: str
+    digest: str
+    source: str
+    definition: dict[str, JSON]
 
 
 def announce(using: str) -> list[int]:
@@ -43,18 +56,23 @@ def announce(using: str) -> list[int]:
 
     A schedule whose definition cannot be made, as when a key function fails, is left out and logged.
     """
-    ids = []
+    documents = []
     for one in list(declared().values()):
-        if getattr(one.task.get_backend(), "database", None) != using:
-            continue
         try:
+            if getattr(one.task.get_backend(), "database", None) != using:
+                continue
             document = document_of(one)
         except Exception:
             logger.exception("the schedule %r is left out, because its jobs cannot be made", one.name)
             continue
-        version = partial(_announce, one.name, one.source, document, using)
-        ids.append(retry_transient("schedule", version, using=using))
+        documents.append(_Document(one.name, digest_of(document), one.source, document))
+    ids: list[int] = []
+    newest = ScheduleVersion.objects.using(using).aggregate(found=Max("announced_at"))["found"] if documents else None
+    for at in range(0, len(documents), _CHUNK):
+        some = documents[at : at + _CHUNK]
+        ids += retry_transient("schedule", partial(_announce, some, newest, using), using=using)
     if ids:
+        _refresh(ids, using)
         settle(using)
     return ids
 
@@ -63,76 +81,154 @@ def document_of(one: Declared) -> dict[str, JSON]:
     """The definition of a declared schedule. Its functions of the arguments are called here."""
     terms = one.terms
     values = {name: getattr(terms, name) for name in ("missed", "missed_limit", "overlap", "jitter_seconds")}
-    return to_json(define(one.task, one.args, one.kwargs, terms.timing, values))
+    document = to_json(define(one.task, one.args, one.kwargs, terms.timing, values))
+    # Only a schedule that has the name of its task is renamed with it.
+    aliases = getattr(one.task, "aliases", ()) if one.name == one.task.module_path else ()
+    return document | ({FORMERLY: sorted(aliases)} if aliases else {})
 
 
-def _announce(name: str, source: str, document: dict[str, JSON], using: str) -> int:
-    digest = digest_of(document)
-    rows = ScheduleVersion.objects.using(using).filter(name=name, digest=digest)
+def _announce(documents: Sequence[_Document], newest: datetime | None, using: str) -> list[int]:
     with transaction.atomic(using=using):
-        # Lapsed: workers have it again, as after a deploy was taken back.
-        rows.filter(announced_at__lt=UtcNowPlus(-LAPSE_SECONDS)).update(seen_at=UtcNow(), announced_at=UtcNow())
-        found = rows.values_list("pk", flat=True).first()
-        if found is None:
-            row = ScheduleVersion(name=name, digest=digest, source=source, definition=document)
+        known = _known(documents, using)
+        if newest is not None:
+            # Others were announced while it was not: workers have it again, as after a deploy was taken back.
+            own = ScheduleVersion.objects.using(using).filter(pk__in=known.values())
+            back = own.filter(announced_at__lt=newest - timedelta(seconds=LAPSE_SECONDS))
+            back.update(seen_at=UtcNow(), announced_at=UtcNow())
+        new = [
+            ScheduleVersion(name=one.name, digest=one.digest, source=one.source, definition=one.definition)
+            for one in documents
+            if (one.name, one.digest) not in known
+        ]
+        if new:
             try:
-                with transaction.atomic(using=using):
-                    row.save(using=using, force_insert=True)
-                found = row.pk
-            except IntegrityError:
-                found = rows.values_list("pk", flat=True).get()
-    keep_announced([found], using)
-    return int(found)
+                _insert(new, using)
+            except IntegrityError:  # another worker has announced one of them just now
+                for row in new:
+                    try:
+                        _insert([row], using)
+                    except IntegrityError:
+                        continue
+            known = _known(documents, using)
+        return [known[one.name, one.digest] for one in documents]
 
 
-def keep_announced(ids: Sequence[int], using: str) -> None:
-    """Note that live workers have these versions, unless another one has just done so."""
+def _insert(rows: Sequence[ScheduleVersion], using: str) -> None:
+    with transaction.atomic(using=using):
+        ScheduleVersion.objects.using(using).bulk_create(rows)
+
+
+def _known(documents: Sequence[_Document], using: str) -> dict[tuple[str, str], int]:
+    """The versions that are there already."""
+    rows = ScheduleVersion.objects.using(using).filter(name__in=[one.name for one in documents])
+    wanted = {(one.name, one.digest) for one in documents}
+    found = {(name, digest): pk for name, digest, pk in rows.values_list("name", "digest", "pk")}
+    return {key: pk for key, pk in found.items() if key in wanted}
+
+
+def keep_announced(ids: Sequence[int], using: str) -> bool:
+    """Note that live workers have these versions, unless another one has just done so; False if some are gone.
+
+    The worker has announced them before. If that was longer ago than a version lasts, nobody could announce anything
+    meanwhile, so the other versions of then go on, too: else the first worker that came back would decide alone.
+    """
     rows = ScheduleVersion.objects.using(using).filter(pk__in=ids)
+    all_there = rows.count() == len({*ids})
+    lapsed = rows.filter(announced_at__lt=UtcNowPlus(-LAPSE_SECONDS)).aggregate(found=Max("announced_at"))["found"]
+    if lapsed is not None:
+        since = lapsed - timedelta(seconds=LAPSE_SECONDS)
+        others = ScheduleVersion.objects.using(using).filter(announced_at__gte=since)
+        ids = [*{*ids, *others.values_list("pk", flat=True)}]
+    _refresh(ids, using)
+    return all_there
+
+
+def _refresh(ids: Sequence[int], using: str) -> None:
     stale = UtcNowPlus(-_FRESH_SECONDS)
-    names = {*rows.values_list("name", flat=True)}
+    versions = ScheduleVersion.objects.using(using).filter(pk__in=ids)
+    names = {*versions.values_list("name", flat=True)}
+    own = Schedule.objects.using(using).filter(name__in=names).exclude(source=Schedule.Source.ADMIN)
+    for rows in (versions, own):
+        numbers = list(rows.filter(announced_at__lt=stale).values_list("pk", flat=True))
+        for at in range(0, len(numbers), _CHUNK):
+            some = rows.model._default_manager.using(using).filter(pk__in=numbers[at : at + _CHUNK])
+            retry_transient("schedule", partial(_touch, some, using), using=using)
 
-    def work() -> None:
-        rows.filter(announced_at__lt=stale).update(announced_at=UtcNow())
-        own = Schedule.objects.using(using).filter(name__in=names, announced_at__lt=stale)
-        own.exclude(source=Schedule.Source.ADMIN).update(announced_at=UtcNow())
 
-    if names:
-        retry_transient("schedule", work, using=using)
+def _touch(rows: QuerySet[Any], using: str) -> None:
+    """Note the time; not in rows that a transaction of somebody else has locked, which it may do for long."""
+    with vendor(using).transaction(connections[using]):
+        free = list(vendor(using).lock_rows(rows).values_list("pk", flat=True))
+        rows.filter(pk__in=free).update(announced_at=UtcNow())
 
 
-def settle(using: str) -> int:
-    """Put the versions in force that have to be; how many schedules have changed."""
+def settle(using: str, failing: set[str] | None = None) -> int:
+    """Put the versions in force that have to be; how many schedules have changed.
+
+    One that cannot be put in force is logged and left out; the next call tries again. `failing`: the names of those
+    that the last call has left out, which are not logged again.
+    """
+    failing = set() if failing is None else failing
     live = ScheduleVersion.objects.using(using).filter(announced_at__gte=UtcNowPlus(-LAPSE_SECONDS))
-    newest = {version.name: version for version in live.order_by("seen_at", "pk").defer("definition")}
-    known = Schedule.objects.using(using).filter(name__in=[*newest])
-    found = {
-        name: (digest, retired) for name, digest, retired in known.values_list("name", "announced_digest", "retired_at")
-    }
-    changed = [version.pk for name, version in newest.items() if found.get(name) != (version.digest, None)]
-    changes = sum(retry_transient("schedule", partial(_adopt, number, using), using=using) for number in changed)
-    return changes + _follow_clock(using)
+    columns = ("name", "pk", "digest", "seen_at")
+    newest = {row[0]: Live(*row) for row in live.order_by("seen_at", "pk").values_list(*columns)}
+    rows = Schedule.objects.using(using).values_list("name", "announced_digest", "retired_at")
+    found = {name: (digest, retired) for name, digest, retired in rows}
+    changed = [one for name, one in newest.items() if found.get(name) != (one.digest, None)]
+    moves, superseded = renames(newest, found, using) if changed else ({}, set[str]())
+    changes, new = 0, []
+    for one in changed:
+        if one.name in superseded:
+            continue
+        if one.name in moves:
+            changes += _attempt(one.name, partial(take_over, one, moves[one.name], using), failing, using)
+        elif one.name in found:
+            changes += _attempt(one.name, partial(adopt, one.pk, using), failing, using)
+        else:
+            new.append(one)
+    for at in range(0, len(new), _CHUNK):
+        changes += _begin(new[at : at + _CHUNK], failing, using)
+    return changes + _follow_clock(failing, using)
 
 
-def _follow_clock(using: str) -> int:
+def _begin(new: Sequence[Live], failing: set[str], using: str) -> int:
+    """Put versions in force whose schedules do not exist, together if that works."""
+    try:
+        return write_and_tell(partial(insert, [one.pk for one in new], using), using)
+    except OF_THE_DATABASE:
+        raise
+    except Exception:
+        return sum(_attempt(one.name, partial(insert, [one.pk], using), failing, using) for one in new)
+
+
+def _attempt(name: str, work: Callable[[Said], int], failing: set[str], using: str) -> int:
+    """What `work` of one schedule returns; 0 if it raised, which is logged: others go on."""
+    try:
+        done = write_and_tell(work, using)
+    except OF_THE_DATABASE:
+        raise
+    except Exception as error:
+        if name not in failing:
+            text = f"{type(error).__name__}: {error}"
+            logger.warning(
+                "what workers announce of the schedule %r is not put in force by this worker: %s. Other schedules go "
+                "on; it is tried again every %d s.", name, text, ANNOUNCE_SECONDS,
+            )  # fmt: skip
+        failing.add(name)
+        return 0
+    failing.discard(name)
+    return done
+
+
+def _follow_clock(failing: set[str], using: str) -> int:
     """Let schedules go on after the clock of the server was set back: those that are decided up to a later time.
 
-    A tick that was fired has a row, so it does not fire again when its time comes a second time.
+    A tick that was fired has a row, so it does not fire again when its time comes a second time. Also those that have
+    come to their end by the wrong clock.
     """
-    ahead = Schedule.objects.using(using).filter(decided_until__gt=UtcNowPlus(CLOCK_SECONDS), look_at__isnull=False)
-    names = list(ahead.values_list("name", flat=True))
-    return sum(retry_transient("schedule", partial(_set_back, name, using), using=using) for name in names)
-
-
-def _set_back(name: str, using: str) -> int:
-    with vendor(using).transaction(connections[using]):
-        row = locked(name, using)
-        if row is None or row.decided_until <= row.now:
-            return 0
-        logger.warning("the clock of the database was set back: schedule %r goes on at %s", name, row.now)
-        row.decided_until = row.now
-        set_next(row, from_json(row.definition).timing.after(row.now))
-        row.save(using=using)
-        return 1
+    ahead = Schedule.objects.using(using).filter(decided_until__gt=UtcNowPlus(CLOCK_SECONDS))
+    names = list(ahead.filter(enabled=True, retired_at__isnull=True).values_list("name", flat=True))
+    return sum(_attempt(name, partial(set_back, name, using), failing, using) for name in names)
 
 
 def retire(using: str) -> list[str]:
@@ -144,9 +240,7 @@ def retire(using: str) -> list[str]:
     )
     retired = []
     for number, name in list(rows.values_list("pk", "name")):
-        changes: dict[str, Any] = {"retired_at": UtcNow(), "next_at": None, "look_at": None, "updated_at": UtcNow()}
-        change = partial(rows.filter(pk=number).update, **changes)
-        if retry_transient("schedule", change, using=using):
+        if retry_transient("schedule", partial(_retire, rows.filter(pk=number), using), using=using):
             logger.warning(
                 "the schedule %r is retired: no worker has announced it for %d s, so it is in neither code nor "
                 "settings any more", name, RETIRE_SECONDS,
@@ -155,77 +249,9 @@ def retire(using: str) -> list[str]:
     return retired
 
 
-def _adopt(number: int, using: str) -> bool:
-    """Put one version in force, in one transaction."""
+def _retire(rows: QuerySet[Schedule], using: str) -> int:
     with vendor(using).transaction(connections[using]):
-        version = ScheduleVersion.objects.using(using).annotate(now=Selected(UtcNow())).get(pk=number)
-        row = locked(version.name, using)
-        if row is None:
-            return _insert(version, using)
-        if row.announced_digest == version.digest and row.retired_at is None:
-            return False
-        row.announced_digest, row.announced_at = version.digest, UtcNow()
-        row.updated_at = UtcNow()
-        if row.edited or row.source == Schedule.Source.ADMIN:
-            logger.warning(
-                "the schedule %r was changed by hand (%s), and workers now announce another definition: what was "
-                "changed by hand stays in force until it is taken back", row.name, row.edited_by or "an operator",
-            )  # fmt: skip
-        else:
-            row.source = version.source
-            put_in_force(row, version.definition, using)
-        if row.retired_at is not None:
-            row.retired_at, row.decided_until = None, row.now
-            set_next(row, from_json(row.definition).timing.after(row.now))
-        row.save(using=using)
-        return True
-
-
-def locked(name: str, using: str) -> Any:
-    """The row of a schedule, locked, with the time of the database as `now`; None if there is none."""
-    rows = Schedule.objects.using(using).filter(name=name).annotate(now=Selected(UtcNow()))
-    return vendor(using).locks.lock_own(rows, skip_locked=False).first()
-
-
-def put_in_force(row: Any, document: Mapping[str, Any], using: str) -> None:
-    """Set the columns of a definition in a locked row with `now`, and save nothing.
-
-    If its ticks change, those of before are decided up to now, by the definition of before. Else the jobs of ticks that
-    are due already have the new definition.
-    """
-    definition = from_json(document)
-    fires = row.pk is not None and row.enabled and row.retired_at is None
-    if fires and row.definition["timing"] != document["timing"]:
-        _end_before(row, using)
-    row.definition, row.digest = dict(document), digest_of(document)
-    row.task = definition.template.task or ""
-    set_next(row, definition.timing.after(row.decided_until))
-
-
-def _end_before(row: Any, using: str) -> None:
-    """Decide the ticks of the definition that ends now."""
-    try:
-        while decide(row, row.now, using).more:
-            pass
-    except (InvalidValue, WrongSettings) as error:
-        logger.warning("the last ticks of the schedule %r were left out: %s", row.name, error)
-    row.decided_until = row.now
-
-
-def _insert(version: Any, using: str) -> bool:
-    row: Any = Schedule(
-        name=version.name,
-        source=version.source,
-        announced_digest=version.digest,
-        # The first tick is the first one after the schedule was seen.
-        decided_until=version.now,
-    )
-    row.now = version.now
-    put_in_force(row, version.definition, using)
-    try:
-        with transaction.atomic(using=using):
-            row.save(using=using, force_insert=True)
-    except IntegrityError:
-        return False  # another worker has made it
-    logger.info("schedule %r: first tick at %s", row.name, row.next_at or "no time")
-    return True
+        # A row that somebody has locked is retired in a later round.
+        if not vendor(using).lock_rows(rows).values_list("pk", flat=True):
+            return 0
+        return rows.update(retired_at=UtcNow(), next_at=None, look_at=None, updated_at=UtcNow())

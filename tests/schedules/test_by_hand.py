@@ -70,6 +70,24 @@ def test_a_disabled_schedule_fires_no_tick_and_what_it_left_out_is_not_made_up()
         assert fire() == 1
 
 
+def test_ticks_that_waited_when_a_schedule_was_disabled_do_not_fire_when_it_is_enabled():
+    due = begin(every=60, overlap="queue").next_at
+    with travel(to=due) as clock:
+        fire()
+        clock.forward(60)
+        fire()
+        assert outcomes() == [("fired", 1), ("waiting", 1)]
+        disable("tick", reason="noise")
+        clock.forward(3 * 86_400)
+        Job.objects.all().delete()
+        enable("tick")
+        clock.forward(30)
+        assert fire() == 0
+        clock.forward(31)
+        assert fire() == 1
+    assert [outcome for outcome, _ in outcomes()] == ["fired", "skipped", "fired"]
+
+
 def test_a_retired_schedule_cannot_be_run():
     begin(every=60)
     with travel(versions.RETIRE_SECONDS + 1):

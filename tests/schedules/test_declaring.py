@@ -137,6 +137,33 @@ def test_a_wrong_schedule_of_the_settings_is_left_out(settings, entry, sentence,
 
 
 @pytest.mark.parametrize(
+    ("options", "every", "warned"),
+    [
+        ({"dedupe_key": "rebuild"}, "1h", True),
+        ({"dedupe_key": lambda a, b: "rebuild"}, "1h", True),
+        ({"dedupe_key": "rebuild"}, "2d", False),
+        ({"dedupe_key": "rebuild", "unique": "unfinished"}, "1h", False),
+        ({"dedupe_key": "rebuild", "unique_seconds": "30m"}, "1h", False),
+        ({"dedupe_key": "rebuild", "unique_seconds": "3h"}, "1h", True),
+        ({}, "1h", False),
+    ],
+)
+def test_check_warns_of_a_schedule_that_ticks_while_its_last_job_holds_the_dedupe_key(options, every, warned):
+    schedule(every=every, name="index", args=(1, 2))(tasks.add.using(**options) if options else tasks.add)
+    assert [one.id for one in check_schedules()] == ["jobqueue.W040"] * warned
+
+
+def test_a_module_that_cannot_be_imported_costs_its_own_schedule_alone(settings, tmp_path, monkeypatch, caplog):
+    (tmp_path / "module_that_raises.py").write_text("raise RuntimeError('no key in the environment')")
+    monkeypatch.syspath_prepend(tmp_path)
+    two = {"TASK": "tests.app.tasks.boom", "EVERY": 60}
+    settings.JOBQUEUE = {"SCHEDULES": {"one": {"TASK": "module_that_raises.task", "EVERY": 60}, "two": two}}
+    declare_settings()
+    assert [*declared()] == ["two"]
+    assert "SCHEDULES['one'] is left out: RuntimeError: no key in the environment" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("value", "sentence"),
     [
         ({"one": {"TASK": "a.b", "CRONN": "* * * * *"}}, "unknown key 'CRONN'"),

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue.models import Job, Schedule, ScheduleTick
-from jobqueue.schedules import firing, versions
+from jobqueue.schedules import deciding, together, versions
 from jobqueue.signals import schedule_missed
 from jobqueue.testing import drain, run_task, travel
 from jobqueue.transitions import ack
@@ -135,7 +135,7 @@ def test_jitter_makes_a_job_due_later_by_the_same_time_in_every_process():
         fire()
     later = Job.objects.get().run_at - due
     assert timedelta(0) < later < minutes(10)
-    assert later.total_seconds() == pytest.approx(firing.jitter_of("tick", due, 600), abs=1e-3)
+    assert later.total_seconds() == pytest.approx(deciding.jitter_of("tick", due, 600), abs=1e-3)
 
 
 def test_a_schedule_ends_after_its_last_tick():
@@ -145,6 +145,18 @@ def test_a_schedule_ends_after_its_last_tick():
         fire()
     assert row("short").next_at is None
     assert row("short").look_at is None
+
+
+def test_a_tick_whose_key_a_job_that_has_ended_still_holds_is_skipped_and_told(missed, caplog):
+    due = begin(task=tasks.add.using(dedupe_key="one"), every=60).next_at
+    with travel(to=due) as clock:
+        fire()
+        ack(claim_one("default"))
+        clock.forward(60)
+        assert fire() == 0
+    assert outcomes() == [("fired", 1), ("skipped", 1)]
+    assert missed == [(1, "duplicate")]
+    assert "still holds the dedupe key" in caplog.text
 
 
 def test_a_full_queue_costs_the_tick_and_says_so(settings, missed, caplog):
@@ -168,7 +180,7 @@ def test_an_error_of_one_schedule_leaves_the_others(monkeypatch, caplog):
     assert outcomes("wrong") == []
 
 
-def test_when_the_job_cannot_be_added_the_tick_is_not_decided(monkeypatch):
+def test_when_the_job_cannot_be_added_the_tick_is_not_decided(monkeypatch, caplog):
     due = begin(every=60).next_at
 
     def broken(*args, **kwargs):
@@ -176,10 +188,11 @@ def test_when_the_job_cannot_be_added_the_tick_is_not_decided(monkeypatch):
 
     with travel(to=due):
         with monkeypatch.context() as patched:
-            patched.setattr(firing, "add", broken)
-            with pytest.raises(RuntimeError):
-                fire()
+            patched.setattr(together, "add_many", broken)
+            patched.setattr(deciding, "add", broken)
+            assert fire() == 0
         assert (ScheduleTick.objects.count(), Job.objects.count()) == (0, 0)
+        assert "not fired by this worker: RuntimeError: no" in caplog.text
         assert fire() == 1
 
 
@@ -208,12 +221,16 @@ def test_a_rollback_of_the_caller_undoes_the_ticks():
         assert fire() == 1
 
 
-def test_a_deduplicated_tick_names_the_job_that_holds_the_key():
+def test_a_deduplicated_tick_names_the_job_that_holds_the_key(missed):
     task = tasks.add.using(dedupe_key="one")
     due = begin(task=task, every=60).next_at
-    with travel(to=due + minutes(1)) as clock:
+    with travel(to=due) as clock:
         fire()
         clock.forward(60)
         fire()
     assert Job.objects.count() == 1
+    assert outcomes() == [("fired", 1), ("skipped", 1)]
+    assert row().last_tick_at == due
+    # As with overlap="skip": the job before it has not ended.
+    assert missed == []
     assert {*ScheduleTick.objects.exclude(job_id=None).values_list("job_id", flat=True)} == {Job.objects.get().pk}

@@ -72,6 +72,14 @@ def test_a_task_that_runs_once_ends_after_its_next_tick():
     assert len(ticks("once")) == 1
 
 
+def test_a_disabled_task_that_runs_once_is_skipped_because_its_end_would_pass_meanwhile():
+    periodic(1, "off", crontab="0 3 * * * UTC", one_off=True, enabled=False)
+    found = bring("beat")["off"]
+    assert found.outcome == "skipped"
+    assert found.why.startswith("it is disabled and is to run 1 times")
+    assert not Schedule.objects.exists()
+
+
 def test_what_cannot_be_said_is_skipped_with_its_reason():
     periodic(1, "sun", solar_id=1)
     periodic(2, "both", crontab="0 3 1 * mon UTC")

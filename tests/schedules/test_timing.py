@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,9 +11,12 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.schedules.timing import Timing, check_cron, check_zone
 
 ZONES = ["America/New_York", "Europe/London", "Asia/Seoul", "Australia/Lord_Howe", "Africa/Casablanca"]
+#: where the clocks change at midnight
+MIDNIGHT = ["Africa/Cairo", "Asia/Beirut"]
 EXPRESSIONS = ["*/15 * * * *", "0 * * * *", "30 * * * *", "*/7 1-3 * * *", "30 2 * * *", "30 1 * * *",
                "15,45 2 * * *", "0 3 * * *", "5 */2 * * *", "0 0 * * SUN", "59 23 L * *", "10 2 1-31 * *",
                "45 1,2 * 3,10,11 0"]  # fmt: skip
+OF_DAYS = ["*/15 9-10 * * *", "*/30 9 * * 0", "0 */6 * * 5", "*/30 0 25-31 3 *"]
 MINUTE = timedelta(minutes=1)
 
 
@@ -80,8 +83,7 @@ def calculated(expression, zone, since, until):
     return sorted(tick for tick in found if since < tick <= until)
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-@pytest.mark.parametrize("name", ZONES)
+@pytest.mark.parametrize(("name", "expression"), [*product(ZONES, EXPRESSIONS), *product([*ZONES, *MIDNIGHT], OF_DAYS)])
 def test_around_each_change_of_the_clocks_2024_to_2030_the_ticks_are_those_of_a_look_at_each_minute(name, expression):
     zone = ZoneInfo(name)
     changes = changes_of(zone, utc(2024, 1, 1), utc(2031, 1, 1))
@@ -145,6 +147,17 @@ def test_of_an_outage_of_a_year_the_newest_ticks_are_found_soon():
 def test_an_expression_that_names_no_date_is_refused(wrong):
     with pytest.raises(InvalidValue, match="Nothing was written"):
         check_cron(wrong, "cron")
+
+
+@pytest.mark.parametrize("wrong", ["*/90 * * * *", "0 */48 * * *", "5,*/61 * * * *", "0 0 1/40 * *", "0 0 * */13 *"])
+def test_a_step_that_is_longer_than_its_field_is_refused(wrong):
+    with pytest.raises(InvalidValue, match=r"the step \d+ in the field .* use every="):
+        check_cron(wrong, "cron")
+
+
+@pytest.mark.parametrize("right", ["*/60 * * * *", "0 */24 * * *", "0 0 */31 * *", "0 0 * */12 *", "0 0 * * */7"])
+def test_a_step_that_is_as_long_as_its_field_means_its_first_value(right):
+    assert check_cron(right, "cron") == right
 
 
 def test_an_expression_that_is_no_text_is_refused():

@@ -74,6 +74,12 @@ def _planned(row: Row, mapping: Mapping[str, str], taken: set[str], now: datetim
         return Planned(row.name, row.task, "exists", "a schedule of this name exists, and was left alone")
     if row.refused:
         return skipped(row.refused)
+    if row.disabled and row.runs is not None:
+        # Its end is reckoned from now, and may have passed when somebody enables it.
+        return skipped(
+            f"it is disabled and is to run {row.runs} times, which would count from now: enable it there and import it "
+            "again, or make it here when it is to run"
+        )
     try:
         task = _task(mapping.get(row.task, row.task))
         terms = _terms(row, now)
