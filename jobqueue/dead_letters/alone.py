@@ -22,13 +22,15 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
 from jobqueue.transitions import Lease
-from jobqueue.transitions.alone import claim_alone
+from jobqueue.transitions.alone import HeldBack, claim_alone
 from jobqueue.validation import check_id
 
 #: redrives of jobs that run alone and that no process has begun
 WAITS_ALONE = Q(alone=True, redriven=0)
 #: between two looks at a job that runs alone
 _LOOK_SECONDS = 1.0
+#: between two tries to begin one that a limit, a pause or a breaker holds back: each takes a process
+_HELD_BACK_SECONDS = 5.0
 #: requests that are read at once
 _PORTION = 1000
 
@@ -63,7 +65,10 @@ def queues_alone(*, using: str) -> set[str]:
 
 
 def begin_alone(serves: Callable[[str], bool], *, worker: str, lease_seconds: float, using: str) -> Lease | None:
-    """Claim the job of one of these queues that has waited longest for a process of its own. None if there is none."""
+    """Claim the job of one of these queues that has waited longest for a process of its own. None if there is none.
+
+    One that a limit, a pause or a breaker holds back waits for its turn as other jobs do.
+    """
     for run_id, filters in _waiting(using).rows():
         if serves(filters.get("queue", "")):
             begin = partial(_begin, run_id, worker, lease_seconds, using)
@@ -117,15 +122,22 @@ def _begin(run_id: int, worker: str, lease_seconds: float, using: str) -> Lease 
         if run is None:
             return None
         (job_id,) = run.filters["job_ids"]
-        lease = claim_alone(job_id, worker=worker, lease_seconds=lease_seconds, using=using)
+        lease, held_back = None, None
+        try:
+            lease = claim_alone(job_id, worker=worker, lease_seconds=lease_seconds, using=using)
+        except HeldBack as error:
+            held_back = error
         steps, run.steps = run.steps, run.steps + 1
-        if lease is None:
+        if held_back is not None:
+            run.reason, run.due_at = f"job {job_id} waits: {held_back.why}"[:200], UtcNowPlus(_HELD_BACK_SECONDS)
+        elif lease is None:
             run.skipped = 1
             run.end(
                 Redrive.State.STOPPED,
                 f"job {job_id} was not run: its state, its dedupe key or its ordering key forbids it",
             )
         else:
+            run.reason = ""
             run.redriven, run.canaries, run.due_at = 1, [[job_id, lease.fence]], UtcNowPlus(_LOOK_SECONDS)
         # The number in the WHERE clause: not every database kept the row locked.
         if not Redrive.objects.using(using).filter(pk=run_id, steps=steps).update(

@@ -15,14 +15,18 @@ _MYSQL_RESOURCE = {
     1021, 1026, 1030, 1037, 1038, 1041, 1114, 1016, 1023, 1028, 5, 28,
     # a limit on the time of a statement, and KILL QUERY
     3024, 1969, 1317, 1907, 2008,
+    # a file cannot be locked; too many transactions at once
+    1015, 1637,
 }  # fmt: skip
 _MYSQL_DEPENDENCY = {
     # access refused to the host, the user, a database, a table
     1044, 1045, 1129, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151,
     # shutting down, read-only (a replica after a failover), not part of its cluster, offline
-    1053, 1077, 1079, 1290, 1792, 1836, 1047, 1049, 3032,
+    1053, 1077, 1079, 1290, 1792, 1836, 1036, 1047, 1049, 3032, 3100,
+    # a table is damaged
+    1194, 1195,
     # the connection broke, or was killed
-    1042, 1043, 1080, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1927, 4031,
+    1042, 1043, 1080, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1927, 3168, 3169, 3170, 4031,
 }  # fmt: skip
 # Numbers from 2000 to 2999 are the client's: it could not reach the server. Except for what it was given.
 _MYSQL_CLIENT_DATA = {2014, 2020, 2029, 2030, 2031, 2032, 2033, 2034, 2036}
@@ -60,8 +64,7 @@ _BY_CLASS = {
 
 def by_database(error: BaseException) -> FailureCause | None:
     """The cause of an error of a driver, or of Django's or SQLAlchemy's error that wraps one."""
-    wrapped = (error.__cause__, getattr(error, "orig", None))
-    chain = (error, *(other for other in wrapped if isinstance(other, BaseException)))
+    chain = _wrapped(error)
     if any(type(found).__name__ in _POOL for found in chain):
         return RESOURCE
     for found in chain:
@@ -73,6 +76,24 @@ def by_database(error: BaseException) -> FailureCause | None:
         if kind.__name__ in _BY_CLASS:
             return _BY_CLASS[kind.__name__]
     return DEPENDENCY
+
+
+def code_of(error: BaseException) -> str:
+    """The number or SQLSTATE that a driver has given such an error; "" if there is none."""
+    for found in _wrapped(error):
+        numbers = (getattr(found, "errno", None), *found.args[:1], getattr(found, "sqlite_errorcode", None))
+        states = (getattr(found, "sqlstate", None), getattr(found, "pgcode", None))
+        codes = [str(number) for number in numbers if isinstance(number, int) and not isinstance(number, bool)]
+        codes += [state for state in states if isinstance(state, str) and state]
+        if codes:
+            return codes[0]
+    return ""
+
+
+def _wrapped(error: BaseException) -> list[BaseException]:
+    """An error of a driver, or one that wraps it, and what it wraps."""
+    others = (error.__cause__, getattr(error, "orig", None))
+    return [error, *(other for other in others if isinstance(other, BaseException))]
 
 
 def _by_number(error: BaseException) -> FailureCause | None:

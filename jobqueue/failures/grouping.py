@@ -8,7 +8,7 @@ import sysconfig
 from types import FrameType, TracebackType
 
 from jobqueue.exceptions import HardTimeout, JobExpired, JobLost
-from jobqueue.failures.known import class_path
+from jobqueue.failures.known import class_path, driver_code
 from jobqueue.failures.text import PACKAGE, message
 
 #: the length of a fingerprint: 64 bits as hexadecimal digits
@@ -26,21 +26,34 @@ _INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 #: the message of these names the worker and how its process died
 _WITHOUT_MESSAGE = (JobLost, HardTimeout, JobExpired)
 
-#: what differs between failures of one kind: quoted text, URLs and e-mail addresses, IPv6 addresses, long tokens that
-#: mix letters and digits (UUIDs, hashes), hexadecimal numbers, and all other digits with the signs between them
+_MONTH = (
+    "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
+    "|Nov(?:ember)?|Dec(?:ember)?)"
+)
+_DAY = "(?:(?:Mon|Tue(?:s)?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?,?[ ]{1,2})?"
+#: what differs between failures of one kind: quoted text, the values in the details of PostgreSQL, URLs, paths, e-mail
+#: addresses, names of hosts, IPv6 addresses, dates, long tokens that mix letters and digits (UUIDs, hashes),
+#: hexadecimal numbers, and all other numbers with their signs and exponents
 _PATTERN = r"""
       (?<!\w)[bBrRuUfF]{0,2}(?:
           "(?:[^"\\]|\\.)*(?:"END) | '(?:[^'\\]|\\.)*(?:'(?!\w)END) | `[^`]*(?:`END)
         | \u201c[^\u201d]*(?:\u201dEND) | \u2018[^\u2019]*(?:\u2019END) | \u00ab[^\u00bb]*(?:\u00bbEND)
       )
+    | (?<=\))=\([^\n]*\)
+    | (?<=row[ ]contains[ ])\((?s:.*)
     | \b\w{2,20}://\S+
+    | (?<=\burl:[ ])/\S*
+    | (?<![\w</])/(?=[\w%.~])[^\s"'<>()]+
     | (?<![^\s@<>(])[^\s@<>(]{1,64}@[\w.-]+
+    | (?<![\w.-])(?:[\w-]{1,63}+\.){1,8}(?:com|org|net|io|dev|cloud|local|internal|example)\b(?![.\w])
     | (?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,8}[0-9a-fA-F]{0,4}(?:%\w+)?(?![\w:])
+    | \b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:[ ]?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?
+    | \bDAY(?:\d{1,2}[ ]MONTH|MONTH\.?[ ]{1,2}\d{1,2})\b(?:,?[ ]\d{4}\b)?
     | \b0[xX][0-9a-fA-F]+
     | \b(?=[\w-]{0,32}\d)(?=[\w-]{0,32}[A-Za-z])[A-Za-z0-9_-]{16,}\b
     | \b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}\b
-    | \d+(?:[.,:/_-]+\d+)*
-    """
+    | (?:(?<![\w)\]])[-+])?\d+(?:[.,:/_-]+\d+)*(?:[eE][-+]?\d+\b)?
+    """.replace("DAY", _DAY).replace("MONTH", _MONTH)
 _VALUES = re.compile(_PATTERN.replace("END", ""), re.VERBOSE)
 #: of a long message: a quotation may end where the reading ends
 _VALUES_OF_LONG = re.compile(_PATTERN.replace("END", r"|\Z"), re.VERBOSE | re.DOTALL)
@@ -50,14 +63,17 @@ _SPACE = re.compile(r"\s+")
 def fingerprint(error: BaseException | str, *, task: str | None, queue: str) -> str:
     """The fingerprint of a failed attempt: of its task (or the queue of a handler), class, message and place.
 
-    The message counts without quoted text, numbers and addresses, and the place is the innermost function of the
-    project, without its line: neither another value, nor a deploy that moves a line, makes another fingerprint.
+    The message counts without quoted text, numbers and addresses, but with the number or SQLSTATE of a database, and
+    the place is the innermost function of the project, without its line: neither another value, nor a deploy that moves
+    a line, makes another fingerprint.
     """
     if not isinstance(error, BaseException):
         parts = ("", _plain(error), "")
     else:
         said = "" if issubclass(type(error), _WITHOUT_MESSAGE) else _plain(message(error))
-        parts = (class_path(type(error)), said, _place(error))
+        # The message of MySQL's drivers is a number and a quoted text, of which nothing is left.
+        code = driver_code(error)
+        parts = (class_path(type(error)), f"{code} {said}" if code else said, _place(error))
     text = "\x1f".join((task if task is not None else f"@{queue}", *parts))
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=FINGERPRINT_CHARS // 2).hexdigest()
 

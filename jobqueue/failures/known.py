@@ -6,8 +6,19 @@ that say nothing (Exception, RuntimeError, BaseException) have no rule, so that 
 
 from __future__ import annotations
 
-from jobqueue.failures.database import by_database
-from jobqueue.failures.services import by_amqp, by_aws, by_grpc, by_http, by_kafka, by_redis, by_smtp
+from jobqueue.failures.database import by_database, code_of
+from jobqueue.failures.services import (
+    by_amqp,
+    by_aws,
+    by_grpc,
+    by_http,
+    by_kafka,
+    by_mongo,
+    by_redis,
+    by_slack,
+    by_smtp,
+    by_soap,
+)
 from jobqueue.failures.system import by_errno, by_exit_status
 from jobqueue.failures.vocabulary import FailureCause, Rule
 
@@ -38,21 +49,33 @@ _BY_CAUSE = {
         lxml.etree.Error PIL.UnidentifiedImageError openpyxl.utils.exceptions.InvalidFileException
         phonenumbers.phonenumberutil.NumberParseException jwt.exceptions.PyJWTError
         requests.exceptions.InvalidURL requests.exceptions.MissingSchema requests.exceptions.InvalidSchema
-        requests.exceptions.InvalidHeader
+        requests.exceptions.InvalidHeader requests.exceptions.InvalidJSONError requests.exceptions.StreamConsumedError
         httpx.InvalidURL httpx.UnsupportedProtocol httpx.LocalProtocolError httpx.CookieConflict httpx.StreamError
         aiohttp.client_exceptions.InvalidURL urllib3.exceptions.LocationParseError
         urllib3.exceptions.URLSchemeUnknown http.client.InvalidURL http.client.UnknownTransferEncoding
         redis.exceptions.DataError redis.exceptions.InvalidPipelineStack
         kombu.exceptions.SerializationError kombu.exceptions.ContentDisallowed kombu.exceptions.SerializerNotInstalled
         kombu.exceptions.DecodeError kombu.exceptions.EncodeError
-        ftplib.error_perm botocore.exceptions.ParamValidationError pymongo.errors.DuplicateKeyError
-        pymongo.errors.WriteError
+        ftplib.error_perm pymongo.errors.DuplicateKeyError
+        botocore.exceptions.ParamValidationError botocore.exceptions.ValidationError
+        botocore.exceptions.UnknownServiceError botocore.exceptions.InvalidRegionError
+        botocore.exceptions.UnknownParameterError botocore.exceptions.RangeError
+        pymongo.errors.WriteError pymongo.errors.InvalidOperation pymongo.errors.InvalidName pymongo.errors.InvalidURI
+        pymongo.errors.CollectionInvalid pymongo.errors.DocumentTooLarge bson.errors.BSONError
+        elastic_transport.SerializationError elastic_transport._exceptions.SerializationError
+        stripe._error.SignatureVerificationError stripe.error.SignatureVerificationError
+        slack_sdk.errors.SlackRequestError slack_sdk.errors.SlackObjectFormationError
+        hvac.exceptions.InvalidRequest hvac.exceptions.InvalidPath hvac.exceptions.ParamValidationError
+        dns.exception.SyntaxError dns.resolver.NXDOMAIN dns.resolver.NoAnswer
+        zeep.exceptions.Error xmlrpc.client.Fault
+        sqlalchemy.exc.NoResultFound sqlalchemy.exc.MultipleResultsFound
     """,
     FailureCause.DEPENDENCY: """
         builtins.ConnectionError builtins.TimeoutError subprocess.TimeoutExpired
         socket.gaierror socket.herror ssl.SSLError
         urllib.error.ContentTooShortError http.client.HTTPException
-        requests.exceptions.RequestException urllib3.exceptions.HTTPError httpx.HTTPError httpcore.NetworkError
+        requests.exceptions.RequestException requests.exceptions.JSONDecodeError
+        urllib3.exceptions.HTTPError httpx.HTTPError httpcore.NetworkError
         httpcore.TimeoutException httpcore.ProtocolError aiohttp.client_exceptions.ClientError
         asyncio.exceptions.IncompleteReadError websockets.exceptions.WebSocketException
         anyio.BrokenResourceError h11._util.RemoteProtocolError
@@ -65,10 +88,14 @@ _BY_CAUSE = {
         kombu.exceptions.OperationalError kombu.exceptions.KombuError pika.exceptions.AMQPError
         kafka.errors.KafkaError aiokafka.errors.KafkaError nats.errors.Error
         pymongo.errors.PyMongoError pymemcache.exceptions.MemcacheError
-        elastic_transport._exceptions.TransportError opensearchpy.exceptions.ImproperlyConfigured
+        elastic_transport.TransportError elastic_transport._exceptions.TransportError
+        opensearchpy.exceptions.ImproperlyConfigured slack_sdk.errors.SlackClientError azure.core.exceptions.AzureError
+        hvac.exceptions.VaultError dns.exception.DNSException google.api_core.exceptions.GoogleAPIError
+        xmlrpc.client.ResponseError
         imaplib.IMAP4.error poplib.error_proto ftplib.Error nntplib.NNTPError
-        paramiko.ssh_exception.SSHException ldap.LDAPError twilio.base.exceptions.TwilioException
-        openai.APIConnectionError stripe._error.APIConnectionError
+        paramiko.ssh_exception.SSHException paramiko.ssh_exception.NoValidConnectionsError
+        ldap.LDAPError twilio.base.exceptions.TwilioException
+        openai.APIConnectionError stripe._error.APIConnectionError stripe.error.APIConnectionError
         jobqueue.exceptions.DestinationDown jobqueue.exceptions.OutcomeUnknown
     """,
     FailureCause.RESOURCE: """
@@ -105,6 +132,12 @@ def _by_reason(error: BaseException) -> FailureCause | None:
     return by_rules(reason) or FailureCause.DEPENDENCY
 
 
+def _by_context(error: BaseException) -> FailureCause | None:
+    """Of a class that hides what it was raised for in its message: by that."""
+    before = error.__cause__ or error.__context__
+    return by_rules(before) if before is not None else None
+
+
 def _either(*rules: Rule) -> Rule:
     """The first of `rules` that says a cause."""
 
@@ -129,10 +162,34 @@ RULES: dict[str, Rule] = {
     "aiohttp.client_exceptions.ClientResponseError": by_http,
     "rest_framework.exceptions.APIException": by_http,
     "google.api_core.exceptions.GoogleAPICallError": _either(by_http, FailureCause.DEPENDENCY),
-    "stripe._error.StripeError": _either(by_http, FailureCause.DEPENDENCY),
+    **dict.fromkeys(
+        ("stripe._error.StripeError", "stripe.error.StripeError"), _either(by_http, FailureCause.DEPENDENCY)
+    ),
+    # Without a status they are made from the body of an event, or by the client.
+    **dict.fromkeys(
+        (f"stripe.{module}.{name}" for module in ("_error", "error") for name in ("InvalidRequestError", "CardError")),
+        _either(by_http, FailureCause.DATA),
+    ),
+    "twilio.base.exceptions.TwilioRestException": _either(by_http, FailureCause.DEPENDENCY),
+    "azure.core.exceptions.HttpResponseError": _either(by_http, FailureCause.DEPENDENCY),
+    "zeep.exceptions.TransportError": _either(by_http, FailureCause.DEPENDENCY),
+    "zeep.exceptions.Fault": by_soap,
+    "xmlrpc.client.ProtocolError": _either(by_http, FailureCause.DEPENDENCY),
+    "pymongo.errors.OperationFailure": by_mongo,
+    "slack_sdk.errors.SlackApiError": by_slack,
+    "boto3.exceptions.S3UploadFailedError": _either(_by_context, FailureCause.DEPENDENCY),
     "openai.APIStatusError": by_http,
-    "elastic_transport._exceptions.ApiError": by_http,
-    "elasticsearch.exceptions.ApiError": _either(by_http, FailureCause.DEPENDENCY),
+    # Both packages give their classes their own names for a module.
+    **dict.fromkeys(
+        (
+            "elastic_transport.ApiError",
+            "elastic_transport._exceptions.ApiError",
+            "elasticsearch.ApiError",
+            "elasticsearch.exceptions.ApiError",
+            "elasticsearch.exceptions.TransportError",
+        ),
+        _either(by_http, FailureCause.DEPENDENCY),
+    ),
     "opensearchpy.exceptions.TransportError": _either(by_http, FailureCause.DEPENDENCY),
     "botocore.exceptions.ClientError": _either(by_aws, FailureCause.DEPENDENCY),
     "grpc.RpcError": _either(by_grpc, FailureCause.DEPENDENCY),
@@ -157,6 +214,14 @@ def classes(error: BaseException) -> list[tuple[type, str]]:
     """The classes of an exception with their paths, the nearest first."""
     # Through the base class: a metaclass may have a property of this name, which raises.
     return [(kind, class_path(kind)) for kind in _MRO.__get__(type(error))]
+
+
+def driver_code(error: BaseException) -> str:
+    """The number or SQLSTATE of an error of a database; "" for all others."""
+    try:
+        return code_of(error) if any(RULES.get(path) is by_database for _, path in classes(error)) else ""
+    except BaseException:  # attributes of an exception may be properties that raise anything
+        return ""
 
 
 def by_rules(error: BaseException) -> FailureCause | None:

@@ -7,13 +7,53 @@ from jobqueue.failures.vocabulary import FailureCause
 DATA, DEPENDENCY, RESOURCE = FailureCause.DATA, FailureCause.DEPENDENCY, FailureCause.RESOURCE
 
 #: 4xx that say something about the service or our access to it, and nothing about the request
-_NOT_THE_REQUEST = {401, 403, 408, 425, 429}
-#: botocore's codes that come with status 400
-_AWS_BUSY = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceeded")
+_NOT_THE_REQUEST = {401, 403, 408, 423, 425, 429}
+#: botocore's codes that come with status 400, the first of them anywhere in a code
+_AWS_THROTTLED = "Throttl"
+_AWS_BUSY = (
+    "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceeded", "LimitExceeded",
+    "BandwidthLimitExceeded", "TransactionInProgress", "TransactionConflict", "PriorRequestNotComplete",
+    "InternalFailure", "InternalServerError", "InternalServiceError", "InternalError", "ServiceUnavailable",
+)  # fmt: skip
 _AWS_ACCESS = ("ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "AccessDenied", "RequestTimeout")
 _GRPC_DATA = {
     "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "DATA_LOSS",
+}  # fmt: skip
+#: it refuses the message or an address; 530 and 535: it refuses us
+_SMTP_DATA = {501, 523, 541, 550, 551, 552, 553, 554, 555, 556, 571}
+#: a value, a key that is there already, a document that is not valid or too large, a name that is or is not there
+_MONGO_DATA = {
+    2,
+    9,
+    14,
+    20,
+    26,
+    28,
+    40,
+    48,
+    52,
+    54,
+    55,
+    56,
+    57,
+    59,
+    66,
+    72,
+    85,
+    86,
+    121,
+    10334,
+    11000,
+    11001,
+    12582,
+    17419,
+}
+#: it refuses us, or is busy or broken
+_SLACK_SERVICE = {
+    "accesslimited", "account_inactive", "fatal_error", "internal_error", "invalid_auth", "missing_scope", "not_authed",
+    "org_login_required", "ratelimited", "rate_limited", "request_timeout", "service_unavailable", "team_added_to_org",
+    "token_expired", "token_revoked",
 }  # fmt: skip
 #: NOT_FOUND, PRECONDITION_FAILED, CONTENT_TOO_LARGE and what a client sent wrongly; RESOURCE_LOCKED, RESOURCE_ERROR
 _AMQP = {404: DATA, 406: DATA, 311: DATA, 402: DATA, 501: DATA, 502: DATA, 503: DATA, 405: RESOURCE, 506: RESOURCE}
@@ -33,8 +73,8 @@ def by_status(status: object) -> FailureCause | None:
 def by_http(error: BaseException) -> FailureCause | None:
     """The cause of an exception that carries a status, or a response with one."""
     response = getattr(error, "response", None)
-    for place in (response, error):
-        for name in ("status_code", "status", "http_status", "code"):
+    for place in (response, error, getattr(error, "meta", None)):
+        for name in ("status_code", "status", "http_status", "code", "errcode"):
             if (cause := by_status(getattr(place, name, None))) is not None:
                 return cause
     return None
@@ -44,7 +84,7 @@ def by_aws(error: BaseException) -> FailureCause | None:
     """The cause of a botocore ClientError."""
     answer = getattr(error, "response", {})
     code = str(answer.get("Error", {}).get("Code", ""))
-    if code.startswith((*_AWS_BUSY, *_AWS_ACCESS)):
+    if _AWS_THROTTLED in code or code.startswith((*_AWS_BUSY, *_AWS_ACCESS)):
         return DEPENDENCY
     # S3 answers a HEAD without a body, so that the status is all there is.
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or (int(code) if code.isdigit() else None)
@@ -63,9 +103,31 @@ def by_smtp(error: BaseException) -> FailureCause | None:
     """The cause of an smtplib exception: DATA if the server refuses this message or its recipients for good."""
     refused = getattr(error, "recipients", None)
     codes = [code for code, _ in refused.values()] if isinstance(refused, dict) else [getattr(error, "smtp_code", 0)]
-    # 530 and 535: it refuses us. 552 to 554, 550, 551, 501: it refuses the message or an address.
-    for_good = codes and all(isinstance(code, int) and code in (501, 550, 551, 552, 553, 554) for code in codes)
-    return DATA if for_good else DEPENDENCY
+    if type(error).__name__ == "SMTPNotSupportedError":
+        # An address that is not ASCII; the other ones are about its login and its encryption.
+        return DATA if "SMTPUTF8" in str(error) else DEPENDENCY
+    return DATA if codes and all(code in _SMTP_DATA for code in codes) else DEPENDENCY
+
+
+def by_mongo(error: BaseException) -> FailureCause | None:
+    """The cause of an OperationFailure of pymongo: by its code, or by those of all writes of a bulk."""
+    details = getattr(error, "details", None)
+    writes = details.get("writeErrors") if isinstance(details, dict) else None
+    codes = [write.get("code") for write in writes] if writes else [getattr(error, "code", None)]
+    return DATA if all(code in _MONGO_DATA for code in codes) else DEPENDENCY
+
+
+def by_slack(error: BaseException) -> FailureCause | None:
+    """The cause of a SlackApiError: most refusals have status 200 and a word for the reason."""
+    response = getattr(error, "response", None)
+    reason = str(response.get("error", "")) if response is not None else ""
+    return DEPENDENCY if reason in _SLACK_SERVICE else by_http(error) or DATA
+
+
+def by_soap(error: BaseException) -> FailureCause | None:
+    """The cause of a Fault of zeep: the code says whether the sender or the receiver is to blame."""
+    code = str(getattr(error, "code", "") or "").rpartition(":")[2]
+    return DEPENDENCY if code.startswith(("Server", "Receiver")) else DATA
 
 
 def by_amqp(error: BaseException) -> FailureCause | None:

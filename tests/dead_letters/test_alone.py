@@ -4,17 +4,21 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue import task
 from jobqueue.dead_letters import redrive, redrives, stop
 from jobqueue.dead_letters.alone import begin_alone, is_requested, queues_alone, request_alone
 from jobqueue.dead_letters.stepping import step
 from jobqueue.exceptions import JobLost
+from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON
-from jobqueue.transitions import ack, claim, discard, fail, fail_many, reap, retry
+from jobqueue.transitions import ack, cancel, claim, discard, fail, fail_many, reap, retry
+from jobqueue.transitions.alone import HeldBack, claim_alone
 from jobqueue.transitions.releasing import hold_many
 from tests.dead_letters.test_redrive import carry_out, dead, due_now
 from tests.factories import expire, job, make_in_state, make_job, state
 from tests.faults.test_lock_conflicts import in_thread
+from tests.gates import jobs
 from tests.marks import committed
 from tests.settings import VENDOR
 
@@ -177,3 +181,99 @@ def test_another_process_does_not_wait_for_the_one_that_begins_it():
         thread.join()
         assert found in ([], [None])
     assert begin() is not None
+
+
+class TestAJobThatMayNotStartNow:
+    @pytest.fixture
+    def limited(self, own_registry):
+        def make(**fields):
+            return task(queue_name="q", **fields)(jobs.work)
+
+        return make
+
+    @pytest.fixture
+    def dead_job(self):
+        def end(work, *arguments):
+            job_id = int(work.enqueue(*arguments).id)
+            cancel(job_id)
+            return job_id
+
+        return end
+
+    def waits(self, job_id, why):
+        """Ask for it: nothing starts, and the request stays with the reason."""
+        assert request_alone(job_id)
+        assert begin() is None
+        (run,) = redrives()
+        assert (run.state, run.redriven) == ("running", 0)
+        assert why in run.reason
+        assert state(job_id) == "CANCELED"
+        with pytest.raises(HeldBack, match=f"job {job_id} may not start now"):
+            claim_alone(job_id, worker="terminal")
+        assert state(job_id) == "CANCELED"
+
+    def begins(self, job_id):
+        due_now()
+        lease = begin()
+        assert lease.job_id == job_id
+        return lease
+
+    @pytest.mark.parametrize("key", [None, "a"])
+    def test_waits_for_a_slot_and_has_it(self, limited, dead_job, key):
+        fields = {"concurrency_key": jobs.by_argument} if key else {}
+        work, arguments = limited(concurrency_limit=1, **fields), [key] if key else []
+        job_id = dead_job(work, *arguments)
+        work.enqueue(*arguments)
+        (running,) = claim("q", worker="w")
+        self.waits(job_id, "key a" if key else "slot")
+        ack(running)
+        lease = self.begins(job_id)
+        work.enqueue(*arguments)
+        assert claim("q", worker="w") == []
+        ack(lease)
+        assert len(claim("q", worker="w")) == 1
+
+    def test_waits_for_a_place_in_its_queue(self, limited, dead_job):
+        set_limit("q", concurrency=1)
+        job_id = dead_job(limited())
+        make_job()
+        (running,) = claim("q", worker="w")
+        self.waits(job_id, "limit of queue q")
+        ack(running)
+        self.begins(job_id)
+
+    def test_waits_for_a_token(self, limited, dead_job):
+        work = limited(rate_limit="1/h")
+        job_id = dead_job(work)
+        work.enqueue()
+        assert len(claim("q", worker="w")) == 1
+        self.waits(job_id, "rate")
+
+    @pytest.mark.parametrize("whole_queue", [True, False])
+    def test_waits_for_the_end_of_a_pause(self, limited, dead_job, whole_queue):
+        work = limited()
+        job_id = dead_job(work)
+        pause("q", task=None if whole_queue else work, reason="r")
+        self.waits(job_id, "paused")
+        resume("q", task=None if whole_queue else work)
+        self.begins(job_id)
+
+    def test_waits_for_an_open_breaker(self, limited, dead_job):
+        job_id = dead_job(limited(dependency="stripe"))
+        breaker("stripe").open("down")
+        self.waits(job_id, "breaker stripe")
+        breaker("stripe").close()
+        self.begins(job_id)
+
+    def test_lets_others_that_were_asked_for_later_begin(self, limited, dead_job):
+        pause("q", reason="r")
+        first, other = dead_job(limited()), quarantined_in("other")
+        assert request_alone(first)
+        assert request_alone(other)
+        assert begin().job_id == other
+
+
+def quarantined_in(queue):
+    job_id = make_job(queue=queue, max_attempts=1)
+    assert fail_many(claim(queue, worker="w"), error=JobLost("its process was killed"), delay_seconds=0) == []
+    return job_id

@@ -9,10 +9,12 @@ import timeit
 import types
 
 import pytest
+from django.db import IntegrityError, OperationalError, transaction
 
 from jobqueue.exceptions import JobLost
 from jobqueue.failures import FINGERPRINT_CHARS, fingerprint
 from jobqueue.failures.grouping import _plain
+from tests.app.models import Ticket
 from tests.failures.raising import raised
 
 
@@ -38,6 +40,27 @@ SAME = [
     ("at 2026-11-23 10:00:01", "at 2027-01-02 23:59:59"),
     ("paid 1,000.50", "paid 7"),
     ("token eyJhbGciOiJIUzI1NiJ9 expired", "token 0b1c2d3e4f5a6b7c8d9e expired"),
+    ("amount -5 is wrong", "amount 5 is wrong"),
+    ("amount +1e-05 is wrong", "amount 0.5 is wrong"),
+    ("amount 1.5E+300 is wrong", "amount -2e9 is wrong"),
+    ("due Mon, 3 Mar 2025", "due Tue, 14 May 2026"),
+    ("due Monday, March 3", "due Dec 24"),
+    ("at 2026-11-23T10:00:01.123456+00:00 it", "at 2026-11-23T10:00:01Z it"),
+    ("at 2026-11-23 10:00:01.123456 it", "at 2026-11-23 10:00 it"),
+    ("cannot open /srv/a/b.txt now", "cannot open /home/ada/c-d now"),
+    ("no route to db-1.example.com", "no route to mail.example.org"),
+    (
+        'duplicate key value violates unique constraint "u"\nDETAIL:  Key (email)=(Ada Lovelace) already exists.',
+        'duplicate key value violates unique constraint "u"\nDETAIL:  Key (email)=(Bob (junior)) already exists.',
+    ),
+    (
+        "null value in column violates not-null constraint\nDETAIL:  Failing row contains (Ada, null, x).",
+        "null value in column violates not-null constraint\nDETAIL:  Failing row contains (Bob\nx), null, y z).",
+    ),
+    (
+        "HTTPConnectionPool(host='a', port=80): Max retries exceeded with url: /orders/ada (Caused by X('<Y>: no'))",
+        "HTTPConnectionPool(host='b', port=81): Max retries exceeded with url: / (Caused by X('<Z>: no'))",
+    ),
     ("<Order object at 0x7f00>", "<Order object at 0x7f11aa>"),
     ("b'\\x00' is no text", "b'abc' is no text"),
     ("lines\n  of   text", "lines of text"),
@@ -50,6 +73,9 @@ OTHERS = [
     ("order 17 is closed", "order 17 is open"),
     ("can't find it, don't ask", "can't lose it, don't ask"),
     ("no such table", "no such column"),
+    ("app.tasks.send failed", "app.tasks.load failed"),
+    ("it may fail", "it might fail"),
+    ("read and/or write", "read or write"),
 ]
 
 
@@ -62,6 +88,50 @@ def test_values_in_a_message_do_not_count(one, two):
 @pytest.mark.parametrize(("one", "two"), OTHERS)
 def test_words_of_a_message_count(one, two):
     assert mark(raised(lambda: fail_with(one))) != mark(raised(lambda: fail_with(two)))
+
+
+def fail_with_error(error):
+    raise error
+
+
+def of_driver(state):
+    """An error of Django about one of psycopg."""
+    error, cause = IntegrityError("refused 'x'"), type("Error", (Exception,), {"__module__": "psycopg"})("refused 'x'")
+    cause.sqlstate, error.__cause__ = state, cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [IntegrityError(number, f"'{number}'") for number in (1062, 1452, 1048)],
+        [OperationalError(number, f"'{number}'") for number in (1205, 1213, 1040, 1054, 2006)],
+        [of_driver(state) for state in ("23505", "23503")],
+    ],
+    ids=["data of MySQL", "operation of MySQL", "PostgreSQL"],
+)
+def test_the_number_or_state_of_a_database_counts(errors):
+    marks = [mark(raised(lambda error=error: fail_with_error(error))) for error in errors]
+    assert len({*marks}) == len(errors)
+    again = type(errors[0])(*errors[0].args[:1], "'another value'") if len(errors[0].args) > 1 else of_driver("23505")
+    assert mark(raised(lambda: fail_with_error(again))) == marks[0]
+
+
+@pytest.mark.django_db
+def test_the_same_refusal_of_the_real_database_is_one_kind_whatever_the_values():
+    def twice(name):
+        Ticket.objects.create(number=name)
+        with transaction.atomic():
+            Ticket.objects.create(number=name)
+
+    ada, bob = (raised(lambda name=name: twice(name)) for name in ("Ada (countess) L", "Bob"))
+    missing = raised(lambda: Ticket.objects.create(number=None))
+    assert mark(ada) == mark(bob)
+    assert mark(missing) != mark(ada)
+
+
+def test_a_number_is_no_code_of_a_database_if_the_error_is_none():
+    assert mark(KeyError(1)) == mark(KeyError(2))
 
 
 def fail_elsewhere(text):
@@ -143,6 +213,11 @@ def test_it_was_the_same_in_the_first_release():
         '"\\' * 5000,
         "a-" * 5000,
         "a:" * 5000,
+        ")=(" * 5000,
+        "/a" * 5000,
+        "a." * 5000,
+        "1e" * 5000,
+        "May 1" * 5000,
     ],
 )
 def test_no_message_takes_long(text):
