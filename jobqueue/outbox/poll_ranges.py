@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -127,31 +128,37 @@ class _NewEvents:
     def __init__(self, using: str) -> None:
         self._using = using
         self._lanes: set[int] = set()
-        #: ids that were read, and when; after _LATE_SECONDS the next scan begins behind them
-        self._seen: dict[int, float] = {}
+        #: ids behind the cursor that were read
+        self._seen: set[int] = set()
+        #: when a scan began that has read everything up to an id; after _LATE_SECONDS the next one begins behind that
+        self._read_to: deque[tuple[float, int]] = deque()
         self._cursor = 0
 
     def begin(self) -> None:
         """Find events that are published from now on."""
-        self._lanes, self._seen = set(), {}
-        self._cursor = retry_transient("relay", lambda: statements.last_id(self._using), using=self._using)
+        self._lanes, self._seen = set(), set()
+        self._read_to.clear()
+        self._cursor = self._last()
 
     def lanes(self) -> set[int]:
         """The lanes of new events, and earlier ones that were not forgotten."""
-        now = time.monotonic()
-        for event_id in [seen for seen, at in self._seen.items() if now - at > _LATE_SECONDS]:
-            self._cursor = max(self._cursor, event_id)
-            del self._seen[event_id]
+        # Before the scan. Of all events: those without a key, and those that others deliver, need not be read again.
+        now, last = time.monotonic(), self._last()
+        while self._read_to and now - self._read_to[0][0] > _LATE_SECONDS:
+            self._cursor = max(self._cursor, self._read_to.popleft()[1])
         rows = retry_transient(
             "relay", lambda: statements.published(self._using, _NEW_MAX).rows(since=self._cursor), using=self._using
         )
-        for event_id, lane in rows:
-            if event_id not in self._seen:
-                self._seen[event_id] = now
-                self._lanes.add(lane)
+        self._lanes |= {lane for event_id, lane in rows if event_id not in self._seen}
         if len(rows) == _NEW_MAX:
             self._cursor = rows[-1][0]
+        elif not self._read_to or self._read_to[-1][1] < last:
+            self._read_to.append((now, last))
+        self._seen = {event_id for event_id, _ in rows if event_id > self._cursor}
         return set(self._lanes)
+
+    def _last(self) -> int:
+        return retry_transient("relay", lambda: statements.last_id(self._using), using=self._using)
 
     def forget(self, some: Iterable[int]) -> None:
         """Drop lanes of which nothing is due now."""

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, lanes, publish
+from jobqueue.outbox import Relay, lanes, publish, statements
 from tests.factories import now
 from tests.marks import finding
 from tests.outbox.helpers import drain, pending, say
@@ -155,3 +155,47 @@ def test_everything_arrives_in_order_whatever_waits(relay, waiting, later):
         by_key.setdefault(event.key, []).append(event.id)
     assert all(ids == sorted(set(ids)) for ids in by_key.values())
     assert sum(map(len, by_key.values())) == CROWD + 1200
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The ids behind which the relay has looked for new events."""
+    found, real = [], statements.published
+
+    class Noted:
+        def __init__(self, *given):
+            self.statement = real(*given)
+
+        def rows(self, since):
+            found.append(since)
+            return self.statement.rows(since=since)
+
+    monkeypatch.setattr(statements, "published", Noted)
+    return found
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "that another relay delivered"])
+def test_events_are_not_read_again_and_again(key, relay, waiting, later, scans):
+    for n in range(20):
+        say("t", n, key)
+    if key is not None:
+        OutboxEvent.objects.filter(key=b"k").update(lane=None)
+    last = statements.last_id("default")
+    for _ in range(3):
+        drain(relay)
+        later(3)
+    assert scans[0] < last
+    assert scans[-1] == last
+
+
+def test_an_event_that_is_committed_late_is_found(relay, waiting, later):
+    say("t", "late", "late")
+    late = OutboxEvent.objects.get(key=b"late")
+    OutboxEvent.objects.filter(pk=late.pk).delete()
+    say("t", "on time", "k")
+    for _ in range(2):
+        drain(relay)
+        later(0.9)
+    late.save(force_insert=True)
+    drain(relay)
+    assert [event.payload for event in waiting] == ["on time", "late"]

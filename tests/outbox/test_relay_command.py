@@ -7,6 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
+from jobqueue.tasks import registry
 from tests.cli.helpers import refused
 from tests.outbox.helpers import pending, say
 
@@ -73,6 +74,15 @@ def test_topics_are_a_list(listen):
 )
 def test_bad_usage_is_refused(capsys, words):
     refused(capsys, "relay_outbox", *words)
+
+
+def test_a_relay_without_the_subscribers_of_a_module_that_cannot_be_imported_does_not_start(listen, monkeypatch):
+    heard = listen("t")
+    say("t", 1)
+    monkeypatch.setattr(registry, "failed_modules", lambda: ["shop.tasks"])
+    status, _, text = relay("--drain")
+    assert (status, heard, len(pending())) == (4, [], 1)
+    assert "the relay does not start: shop.tasks could not be imported" in text
 
 
 def test_an_unknown_database_is_bad_usage(capsys):
