@@ -8,9 +8,9 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.producer.enqueueing import add
+from jobqueue.schedules.deciding import jitter_of
 from jobqueue.schedules.declaring import Declared, declared
 from jobqueue.schedules.definitions import from_json
-from jobqueue.schedules.firing import jitter_of
 from jobqueue.schedules.from_settings import declare_settings
 from jobqueue.schedules.versions import document_of
 from jobqueue.testing.runs import discover_tasks

@@ -15,6 +15,8 @@ from django.db import Error, connections
 from jobqueue import transitions
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.gates.rules import last_rules
+from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
@@ -46,8 +48,9 @@ _AGAIN_SECONDS = 0.5
 def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
     """Run a FAILED, CANCELED or held job in a new process, and wait for its end; returns the job's new status.
 
-    None if it cannot be run now: see claim_alone(). The time limits of the task apply. If the process dies, or is
-    killed at the hard limit, the attempt is charged, and a job that had ended is FAILED again.
+    None if its state or its keys forbid that, HeldBack is raised if a limit does: see claim_alone(). The time limits of
+    the task apply. If the process dies, or is killed at the hard limit, the attempt is charged, and a job that had
+    ended is FAILED again.
     """
     settings = load()
     worker = f"{socket.gethostname()}:{os.getpid()}:alone"
@@ -88,6 +91,7 @@ def perform_alone(
     with suppress(RuntimeError):
         watchdog.start()
     until = time.monotonic() + lease.lease_seconds
+    slot.limited = lease.slot is not None or limits_of_queue(lease.queue, last_rules(lease.using)).most is not None
     slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
     slot.hold = Hold.RUNNING
 

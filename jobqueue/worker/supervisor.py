@@ -23,7 +23,7 @@ from jobqueue.worker.alone_process import run_alone_child
 from jobqueue.worker.child.process import run_child
 from jobqueue.worker.log_writer import LogWriter
 from jobqueue.worker.monitor.monitor import CONNECTION_LOST
-from jobqueue.worker.monitor.preflight import UNREACHABLE
+from jobqueue.worker.monitor.preflight import MISCONFIGURED, UNREACHABLE
 from jobqueue.worker.monitor_process import MonitorProcess
 from jobqueue.worker.shared.processes import Forker, kill
 from jobqueue.worker.shared.scoreboard import Exit, Hold, ProcessSlot, Scoreboard, State, Stop
@@ -183,8 +183,8 @@ class Supervisor:
         if slot.exit == Exit.CROWDED:
             self.forker.refuse("there is no room for its threads")
         self.over[index] = slot.exit == Exit.DONE
-        if slot.exit == Exit.REFUSED and not self.stopping:
-            self.status = UNREACHABLE
+        if slot.exit in (Exit.REFUSED, Exit.NOT_IMPORTED) and not self.stopping:
+            self.status = UNREACHABLE if slot.exit == Exit.REFUSED else MISCONFIGURED
             self._drain()
         if slot.exit == Exit.RELOAD and not self.stopping:
             logger.warning("code has changed; starting again")

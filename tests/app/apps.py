@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from datetime import timedelta
 
 from django.apps import AppConfig
 
@@ -33,6 +34,14 @@ class TestAppConfig(AppConfig):
             from jobqueue.management.commands import relay_outbox
 
             relay_outbox.HELD_SECONDS = _own("HELD", relay_outbox.HELD_SECONDS)
+        if offset := float(os.environ.get("JOBQUEUE_TEST_CLOCK_OFFSET", 0)):
+            _shift_the_clock(offset)
+        if "JOBQUEUE_TEST_PARTY" in os.environ:
+            from tests.app import party  # noqa: F401
+        if folder := os.environ.get("JOBQUEUE_TEST_FREEZE"):
+            from tests.app import freezing
+
+            freezing.install(folder)
         if "runworker" in sys.argv and "JOBQUEUE_TEST_LOG" in os.environ:
             _be_patient()
             if "JOBQUEUE_TEST_TELL_FAILURES" in os.environ:
@@ -42,6 +51,14 @@ class TestAppConfig(AppConfig):
 def _own(name, default):
     """What this test says instead."""
     return float(os.environ.get(f"JOBQUEUE_TEST_{name}_SECONDS", default))
+
+
+def _shift_the_clock(offset):
+    """The host's clock as this process sees it is so many seconds ahead."""
+    from jobqueue.db import clock
+
+    right = clock.host_now
+    clock.host_now = lambda: right() + timedelta(seconds=offset)
 
 
 def _be_patient():

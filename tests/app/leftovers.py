@@ -1,6 +1,8 @@
 """Jobs that leave something behind in their connection: transactions that Django knows nothing of, settings, locks."""
 
+import asyncio
 import time
+from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
@@ -20,6 +22,9 @@ BEGIN = {
     "a second statement": ["SELECT 1; START TRANSACTION"],
     "xa": ["XA START 'leftover'"],
 }
+
+_COLUMNS = "owner, balance, changed_at"
+BOOK = f"INSERT INTO {Account._meta.db_table} ({_COLUMNS}) VALUES ('', %s, CURRENT_TIMESTAMP)"
 
 
 def _run(statements, raw):
@@ -41,6 +46,84 @@ def leave(statements, raw=False, fails=True):
 def leaves(statements, raw=False, fails=True):
     """Runs the statements, and has no end for what they began."""
     leave(statements, raw, fails)
+
+
+@task(max_attempts=1)
+def books_in(statements, n, autocommit=True):
+    """An effect behind Django's back, in a transaction of its own that these statements begin and perhaps end."""
+    connection.ensure_connection()
+    if not autocommit:
+        connection.set_autocommit(False)
+    with connection.cursor() as cursor:
+        for statement in statements:
+            if statement == "BOOK":
+                cursor.execute(BOOK, [n])
+            elif statement == "COMMIT" and not autocommit:
+                connection.commit()
+            else:
+                cursor.execute(statement)
+    return "booked"
+
+
+@handler("books in a batch", batch=2)
+def books_in_batch(leases):
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(BOOK, [1])
+
+
+@task(max_attempts=1)
+def leaves_in_own_loop(statements, fails=True):
+    """The same on an event loop of its own."""
+    asyncio.run(sync_to_async(leave)(statements, fails=fails))
+
+
+@task(max_attempts=1)
+def books_in_own_loop(n):
+    async def main():
+        await Account.objects.acreate(balance=n)
+
+    asyncio.run(main())
+
+
+@task(max_attempts=1)
+def enqueues_in_own_loop(n):
+    async def main():
+        await books.aenqueue(n)
+
+    asyncio.run(main())
+
+
+#: what the jobs below have found
+zones = []
+
+
+def _note_and_set_zone():
+    reads, sets = {
+        "mysql": ("SELECT @@session.time_zone", "SET SESSION time_zone = '+05:00'"),
+        "postgresql": ("SHOW TIME ZONE", "SET TIME ZONE 'Asia/Karachi'"),
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(reads)
+        zones.append(cursor.fetchone()[0])
+        cursor.execute(sets)
+
+
+@task(max_attempts=1)
+def sets_zone_in_own_loop():
+    """Notes the zone of the session that its loop's calls find, and sets another."""
+    asyncio.run(sync_to_async(_note_and_set_zone)())
+
+
+@task(max_attempts=1)
+def books_in_a_transaction_of_two_calls(n):
+    """The calls of a job that has a loop run in one thread."""
+
+    async def main():
+        await sync_to_async(_run)(["BEGIN"], raw=False)
+        await sync_to_async(_run)([BOOK.replace("%s", str(n)), "COMMIT"], raw=False)
+
+    asyncio.run(main())
 
 
 @task(max_attempts=1)
@@ -124,3 +207,34 @@ def is_slow_in_a_transaction(n):
 @task
 def idles():
     """Needs no connection."""
+
+
+class Big:
+    """What a job has in its variables."""
+
+    alive = WeakSet()
+
+    def __init__(self):
+        self.alive.add(self)
+
+
+def _fail():
+    big = Big()
+    raise ValueError(id(big))
+
+
+@task(max_attempts=1)
+def fails_with_something_big(how):
+    big = Big()
+    if how == "local":
+        raise ValueError(id(big))
+    try:
+        _fail()
+    except ValueError as error:
+        raise LookupError(big) from error
+
+
+@task(max_attempts=1)
+async def fails_with_something_big_as_a_coroutine():
+    big = Big()
+    raise ValueError(id(big))

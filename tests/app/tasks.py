@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -553,6 +555,16 @@ def terminates_its_own_process():
 
 
 @task
+def interrupts_a_program():
+    """The status of a program that it has started and stopped as Ctrl-C does."""
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
+        program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+        return program.wait()
+
+
+@task
 def activates():
     """What it found, before it activates something else."""
     from django.utils import timezone, translation
@@ -637,3 +649,21 @@ def grow(depth):
 @task(max_attempts=1)
 def grow_late():
     current_job().group.add(grow, 0)
+
+
+@task(max_attempts=1)
+def leaks(secret):
+    """Fail with an error whose message has a secret."""
+    raise ValueError(f"connect failed {secret}")
+
+
+@task
+def discards(reason):
+    """End as discarded."""
+    raise Discard(reason)
+
+
+@task(queue_name="limited", concurrency_limit=int(os.environ.get("JOBQUEUE_TEST_LIMIT", 0)) or None)
+def limited_by_its_code():
+    """At most so many of it run at once as the environment of the process says."""
+    time.sleep(0.05)

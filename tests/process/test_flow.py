@@ -216,3 +216,48 @@ def test_producers_of_a_full_queue_are_refused_and_their_transactions_go_on(sett
     # Each process knows what it has added itself, and what the others had added a second ago.
     assert 30 <= Job.objects.filter(queue="full").count() <= 3 * 30
     assert Ticket.objects.filter(sold=True).count() == 3 * 5
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"rate": "20/s"}], ids=["a slot", "a token"])
+@pytest.mark.parametrize("whole", [True, False], ids=["of the queue", "of a task"])
+def test_a_drain_runs_all_that_waits_for(limit, whole, worker):
+    flow.set_limit("default", task=None if whole else tasks.add, **limit)
+    enqueue_times(40, tasks.add, 1, 1)
+    group = worker("--drain")
+    assert group.wait() == 0, group.text()
+    assert done() == 40
+
+
+def test_a_drain_does_not_wait_for_what_is_paused(worker):
+    flow.pause("default", task=tasks.add, reason="test")
+    flow.set_limit("other", concurrency=0)
+    flow.breaker("stripe").open("test")
+    add = tasks.add
+    for task in (add, add.using(queue_name="other"), add.using(queue_name="third", dependency="stripe")):
+        task.enqueue(1, 1)
+    group = worker("--drain")
+    assert group.wait() == 0, group.text()
+    assert done() == 0
+
+
+def test_once_waits_for_a_token(worker):
+    flow.set_limit("default", task=tasks.add, rate="1/s")
+    enqueue_times(2, tasks.add, 1, 1)
+    for ran in (1, 2):
+        group = worker("--once")
+        assert group.wait() == 0, group.text()
+        assert done() == ran
+
+
+@pytest.mark.parametrize("later", [{"JOBQUEUE_TEST_LIMIT": "8"}, {}], ids=["raised", "removed"])
+def test_jobs_that_wait_at_a_limit_go_by_that_of_the_code_of_the_workers_that_run(later, worker):
+    enqueue_times(300, tasks.limited_by_its_code)
+    old = worker("--queues", "limited", JOBQUEUE_TEST_LIMIT="1")
+    wait_until(lambda: done() >= 2 and Job.objects.filter(gate=3).count() > 50, what="jobs behind their gate")
+    old.signal(signal.SIGTERM)
+    assert old.wait() == 0, old.text()
+    assert done() < 300
+    worker("--queues", "limited", "--concurrency", 8, **later)
+    # By the older limit, nothing or one after another.
+    wait_until(lambda: Job.objects.filter(status=Job.Status.PROCESSING).count() >= 4, what="several at once")
+    wait_until(lambda: done() == 300, what="all of them")

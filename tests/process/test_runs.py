@@ -17,6 +17,9 @@ from tests.process.harness import ROOT
 pytestmark = committed
 
 
+FRESH = timedelta(seconds=1)
+
+
 def states():
     return {Job.Status(s).name for s in Job.objects.values_list("status", flat=True)}
 
@@ -137,10 +140,25 @@ def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(drained):
     for job_id in drained.unknown:
         parked = drained.jobs[job_id]
         assert (parked.status, parked.attempts) == (Job.Status.READY, 0)
-        assert drained.begun_at + timedelta(seconds=30) < parked.run_at < drained.ended_at + timedelta(seconds=75)
+        assert drained.begun_at + timedelta(seconds=9) < parked.run_at < drained.ended_at + timedelta(seconds=75)
         assert parked.wait_reason
     assert "old.version.task" in drained.jobs[drained.unknown[0]].wait_reason
     assert not {*drained.unknown} & {*drained.failed}
+
+
+def test_a_worker_without_the_code_of_jobs_leaves_them_to_one_that_has_it(worker, tmp_path, evidence):
+    (tmp_path / "other_project.py").write_text(
+        "from tests.settings_process import *\nINSTALLED_APPS.remove('tests.app')\nJOBQUEUE['SCHEDULES'] = {}\n"
+    )
+    without = worker(DJANGO_SETTINGS_MODULE="other_project", PYTHONPATH=f"{ROOT}:{tmp_path}")
+    group = worker("--processes", 1, "--concurrency", 1)
+    without.prints("waiting for jobs")
+    group.prints("waiting for jobs")
+    ids = [int(tasks.add.enqueue(n, 1).id) for n in range(50)]
+    wait_until(lambda: states() == {"DONE"}, what="the end of all jobs")
+    put_back = [found for found in Job.objects.in_bulk(ids).values() if found.run_at > found.created_at + FRESH]
+    # None, except where the machine kept the worker with the code from working for seconds.
+    assert len(put_back) < 25, without.text()
 
 
 def test_a_dotted_path_that_is_no_task_is_never_imported(drained):

@@ -3,8 +3,10 @@
 import json
 import signal
 
+import pytest
+
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.models import Job, Schedule, ScheduleTick
+from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion, Worker
 from jobqueue.schedules import known
 from tests.marks import committed
 from tests.patience import wait_until
@@ -83,3 +85,19 @@ def test_in_a_rolling_deploy_the_new_version_is_in_force_and_stays(worker):
     stop(old)
     assert {one.name: one.every_seconds for one in known()} == {"added": 1, "beat": 7200, "removed": 1}
     stop(new)
+
+
+@pytest.mark.parametrize("model", [Worker, ScheduleVersion], ids=["workers", "schedules"])
+def test_rows_that_are_deleted_below_a_worker_that_runs_are_written_again(worker, model):
+    """As by a restored back-up, or a failover to a server that was behind."""
+    group = worker(**code(beat={"EVERY": 1}))
+    wait_until(lambda: fired() and Worker.objects.exists(), what="the first tick")
+    if model is ScheduleVersion:
+        ScheduleTick.objects.all().delete()
+        Schedule.objects.all().delete()
+    model.objects.all().delete()
+    group.prints("it writes them again")
+    wait_until(lambda: Worker.objects.filter(stopped_at=None).exists() and fired(), what="the rows, and a tick")
+    before = len(fired())
+    wait_until(lambda: len(fired()) >= before + 2, what="more ticks")
+    stop(group)

@@ -76,7 +76,7 @@ def test_a_worker_whose_monitor_is_silent_is_not_ready():
     scoreboard.slots[0].state = State.RUNNING
     Probe(scoreboard, port := free_port())
     scoreboard.header.monitor_ticked_at = time.monotonic()
-    assert get(port, "/ready") == (200, "ready: 1 children\n")
+    assert get(port, "/ready") == (200, "ready: 1 child\n")
     scoreboard.header.monitor_ticked_at = time.monotonic() - 60
     status, words = get(port, "/ready")
     assert (status, "silent for 60 s" in words) == (503, True)

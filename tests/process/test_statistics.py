@@ -46,7 +46,11 @@ def test_the_monitor_counts_the_end_of_a_job_that_killed_its_process(worker):
     wait_until(ended)
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
-    assert sums() == (0, 0, 1, 0, 0)
+    assert sums() == (0, 0, 1, 0, 1)
+    assert (
+        "tests.app.tasks.die) was running when its process exited with status 9: try 1/1 is used, it is dead"
+        in group.text()
+    )
 
 
 @pytest.mark.parametrize("option", ["--once", "--drain"])

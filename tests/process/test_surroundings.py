@@ -98,6 +98,13 @@ def test_what_one_job_activates_does_not_reach_the_next(worker):
     assert others == [first, first]
 
 
+def test_a_program_that_a_job_starts_can_be_stopped_as_by_ctrl_c(worker):
+    job_id = tasks.interrupts_a_program.enqueue().id
+    assert worker("--drain").wait() == 0
+    # A Python program that ends by KeyboardInterrupt ends by the signal.
+    assert (state(job_id), job(job_id).result) == ("DONE", -signal.SIGINT)
+
+
 def test_a_finish_that_is_rolled_back_by_the_jobs_own_transaction_is_no_success(worker):
     job_id = tasks.finishes_and_rolls_back.enqueue().id
     group = worker("--drain")

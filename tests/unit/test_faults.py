@@ -1,7 +1,7 @@
 """Which errors of a database pass by themselves: what was to be written is kept and tried again."""
 
 import pytest
-from django.db import OperationalError, ProgrammingError
+from django.db import InternalError, OperationalError, ProgrammingError
 
 from jobqueue.db.dialect import Fault
 from jobqueue.db.mariadb.dialect import MariaDB
@@ -40,6 +40,15 @@ def test_no_room_or_no_time_is_not_the_fault_of_what_was_to_be_written(vendor, e
 )
 def test_a_wrong_statement_does_not_become_right(vendor, error):
     assert vendor.fault(error) is None
+
+
+def test_a_server_that_takes_no_writes_has_written_nothing():
+    for number in (1047, 1290, 1792, 1836, 3100):
+        error = OperationalError(number, "read-only")
+        assert (MySQL().fault(error), MySQL().never_sent(error)) == (Fault.GONE, True)
+    refused, cause = InternalError("cannot execute INSERT in a read-only transaction"), Exception()
+    cause.sqlstate, refused.__cause__ = "25006", cause
+    assert (PostgreSQL().fault(refused), PostgreSQL().never_sent(refused)) == (Fault.GONE, True)
 
 
 # As psycopg 3 says it, with libpq's words behind a colon.

@@ -11,7 +11,7 @@ from tests.patience import patient
 
 @pytest.fixture
 def hand():
-    return HelperThread("helper")
+    return HelperThread("helper", "default")
 
 
 def test_work_is_done_beside_ones_own(hand):

@@ -9,6 +9,7 @@ from jobqueue.worker.child import opened
 from jobqueue.worker.child.fetcher import Fetcher
 from jobqueue.worker.child.loop import FULL_SECONDS, Loop
 from jobqueue.worker.child.opened import OpenedJobs
+from jobqueue.worker.child.parked import UnknownTasks
 from jobqueue.worker.run.waiting import Accepted
 
 
@@ -55,11 +56,13 @@ class Hands:
         self.slot = SimpleNamespace(room=0)
         self.fetcher = found = Fetcher.__new__(Fetcher)
         found.opened, found._met, found._strays, found.empty = OpenedJobs(), False, False, True
+        found._unknown = UnknownTasks()
         found._pool = SimpleNamespace(allowed=allowed, places=0)
         concurrency = SimpleNamespace(begin=lambda: None, claimed=lambda claimed, asked: None)
         found._child = SimpleNamespace(slot=self.slot, concurrency=concurrency)
         found.outage = SimpleNamespace(over=lambda: None, failures=0)
         found._room, found._limit, found._batch = lambda: room, lambda: limit, lambda: 100
+        found._limited_wait = lambda: False
         found._demand = SimpleNamespace(wants_coroutines=lambda places: False)
         found._heads = lambda guess: [Head(name, 0, True) for name in ("a", "b", "c")]
         found._ask = lambda queue, room, places: room

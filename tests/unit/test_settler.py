@@ -45,7 +45,7 @@ def child_with(pool):
     slot = SimpleNamespace(finished=0, failed=0, lost=0)
     told = SimpleNamespace(ended=lambda outcomes: None)
     shared = {"breakers": told, "budget": told, "turn": nullcontext(), "watched": nullcontext}
-    return SimpleNamespace(pool=pool, slot=slot, **shared)
+    return SimpleNamespace(pool=pool, slot=slot, using="default", **shared)
 
 
 def outcome(number):

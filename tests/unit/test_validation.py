@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from django.utils import timezone as django_timezone
 
 from jobqueue import validation
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
@@ -143,3 +144,11 @@ def test_anything_else_is_not_a_job_id(job_id):
 def test_a_worker_name_that_cannot_be_stored_or_logged_is_refused(name):
     with pytest.raises(InvalidValue):
         validation.check_worker(name)
+
+
+def test_the_advice_for_a_naive_time_holds_without_time_zones_in_django(settings):
+    settings.USE_TZ = False
+    with pytest.raises(InvalidValue, match=r"datetime\.now\(UTC\)"):
+        validation.check_instant(django_timezone.now())
+    assert validation.check_instant(datetime.now(UTC)).utcoffset() == timedelta(0)
+    assert validation.check_instant(django_timezone.make_aware(datetime.now())).utcoffset() == timedelta(0)

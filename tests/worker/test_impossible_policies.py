@@ -6,7 +6,7 @@ import pytest
 from django.test import override_settings
 
 from jobqueue import enqueue, task
-from jobqueue.checks import check_tasks
+from jobqueue.checks import check_settings, check_tasks
 from jobqueue.exceptions import Discard, InvalidType, JobCanceled, LockNotAcquired, Retry, Snooze
 from jobqueue.models import JobAttempt
 from jobqueue.transitions import claim
@@ -133,3 +133,10 @@ def test_an_enqueue_that_is_not_committed_does_not_hold_up_a_failure_that_moves_
     assert (recorded.queue, recorded.attempts, state(job_id)) == ("q", 1, "READY")
     assert end().queue == "slow", "with its next failure"
     assert JobAttempt.objects.filter(job_id=job_id).count() == 2
+
+
+def test_wrong_settings_are_told_by_their_own_check_and_raise_in_no_other_one():
+    made(backoff=5, retry_until_seconds=60)
+    with override_settings(JOBQUEUE={"LEASE": 5}):
+        assert [message.id for message in check_settings()] == ["jobqueue.E001"]
+        assert check_tasks() == []

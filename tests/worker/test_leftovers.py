@@ -1,10 +1,15 @@
 """What one job leaves behind in the connection of its thread does not reach the next job."""
 
+import asyncio
+import gc
+import logging
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import DatabaseError, connection, connections
 from django.db.backends.signals import connection_created
 
@@ -13,16 +18,19 @@ from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.models import Job
 from jobqueue.transitions import claim
 from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.run import call_threads
 from jobqueue.worker.run.batch import calls_of
-from jobqueue.worker.run.coroutines import AnyThread, OneThread
-from jobqueue.worker.run.perform import Run, perform
+from jobqueue.worker.run.call_threads import AnyThread, OneThread, serve_other_threads
+from jobqueue.worker.run.perform import Run, perform, perform_coroutine
+from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.shared.cleanup import clean_connections
 from jobqueue.worker.shared.scoreboard import LeaseSlot
 from tests.app import leftovers
 from tests.app.models import Account
-from tests.factories import run_lease
+from tests.factories import claim_one, run_lease
 from tests.marks import committed, finding
+from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -63,14 +71,22 @@ def in_one_thread(work):
         try:
             found.append(work())
         finally:
-            connections.close_all()
-            for wrapper in connections.all(initialized_only=True):
-                close_kept(wrapper)
+            close_here()
+            if (calls := vars(call_threads._own).get("thread")) is not None:
+                calls.submit(close_here).result()
+                calls.shutdown()
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
     return found[0]
+
+
+def close_here():
+    """Close what this thread has open."""
+    connections.close_all()
+    for wrapper in connections.all(initialized_only=True):
+        close_kept(wrapper)
 
 
 def close_kept(wrapper):
@@ -96,7 +112,7 @@ def run_all():
         leases = claimed_leases[:]
         while leases:
             calls, _ = calls_of([lease for lease in leases if lease.queue == leases[0].queue])
-            call = calls[0] if leases[0].queue in ("leftovers", "bookings") else leases[:1]
+            call = calls[0] if leases[0].queue in ("leftovers", "bookings", "books in a batch") else leases[:1]
             leases = [lease for lease in leases if lease not in call]
             if len(call) == 1:
                 outcomes.append(run_lease(call[0]))
@@ -192,6 +208,83 @@ def test_a_transaction_that_a_job_leaves_open_on_sqlite_swallows_no_later_effect
     assert Account.objects.count() == 1
 
 
+ENDED = [(["BEGIN", "BOOK", "COMMIT"], True), (["BOOK", "COMMIT"], False)]
+UNENDED = [(["BEGIN", "BOOK"], True), (["BOOK"], False)]
+if VENDOR in ("mysql", "mariadb"):
+    ENDED.append((["SET autocommit=0", "BOOK", "COMMIT"], True))
+    UNENDED.append((["SET autocommit=0", "BOOK"], True))
+
+
+@pytest.mark.parametrize(("statements", "autocommit"), UNENDED)
+def test_a_job_that_returns_inside_a_transaction_of_its_own_is_not_done(statements, autocommit):
+    result = leftovers.books_in.enqueue(statements, 1, autocommit)
+    run_all()
+    job = Job.objects.get(pk=result.id)
+    assert (job.status, Account.objects.count()) == (Job.Status.FAILED, 0)
+    assert "TransactionLeftOpen" in job.last_error
+
+
+@pytest.mark.parametrize(("statements", "autocommit"), ENDED)
+def test_a_job_that_has_ended_its_own_transaction_is_done(statements, autocommit):
+    result = leftovers.books_in.enqueue(statements, 1, autocommit)
+    run_all()
+    assert (Job.objects.get(pk=result.id).status, Account.objects.count()) == (Job.Status.DONE, 1)
+
+
+def test_no_job_of_a_batch_that_returns_inside_a_transaction_is_done():
+    enqueue_many("books in a batch", [1, 2])
+    run_all()
+    assert set(Job.objects.values_list("status", flat=True)).isdisjoint({Job.Status.DONE})
+    assert Account.objects.count() == 0
+
+
+OWN_LOOP = [way for way in WAYS[VENDOR] if (VENDOR, way) not in NOTICED]
+
+
+@pytest.mark.parametrize("way", OWN_LOOP)
+def test_a_transaction_that_a_job_leaves_open_in_its_own_event_loop_swallows_nothing_of_later_jobs(procedure, way):
+    leftovers.leaves_in_own_loop.enqueue(leftovers.BEGIN[way])
+    for n in range(3):
+        leftovers.books_in_own_loop.enqueue(n)
+        leftovers.enqueues_in_own_loop.enqueue(n)
+    run_all()
+    assert sorted(Account.objects.values_list("balance", flat=True)) == [0, 1, 2]
+    assert Job.objects.filter(task=leftovers.books.module_path).count() == 3
+
+
+def test_a_job_whose_own_event_loop_leaves_a_transaction_open_is_not_done():
+    result = leftovers.leaves_in_own_loop.enqueue(["BEGIN"], fails=False)
+    run_all()
+    job = Job.objects.get(pk=result.id)
+    assert (job.status, "TransactionLeftOpen" in job.last_error) == (Job.Status.FAILED, True)
+
+
+def test_a_job_may_begin_and_end_a_transaction_in_two_calls_of_its_own_event_loop():
+    result = leftovers.books_in_a_transaction_of_two_calls.enqueue(7)
+    run_all()
+    assert (Job.objects.get(pk=result.id).status, Account.objects.count()) == (Job.Status.DONE, 1)
+
+
+@has_sessions
+def test_what_a_job_has_set_in_the_session_of_its_own_event_loop_does_not_reach_the_next():
+    for _ in range(2):
+        leftovers.sets_zone_in_own_loop.enqueue()
+    leftovers.zones.clear()
+    run_all()
+    assert len(leftovers.zones) == 2
+    assert leftovers.zones[0] == leftovers.zones[1]
+
+
+def test_calls_from_event_loops_of_other_threads_are_cleaned_too(monkeypatch):
+    monkeypatch.setattr(SyncToAsync, "single_thread_executor", None)
+    serve_other_threads()
+    with pytest.raises(TransactionLeftOpen):
+        asyncio.run(sync_to_async(leftovers.leave)(["BEGIN"], fails=False))
+    asyncio.run(sync_to_async(Account.objects.create)(balance=1))
+    assert Account.objects.count() == 1
+    close_of(SyncToAsync.single_thread_executor)
+
+
 def call(threads, work, *arguments):
     """What a coroutine gets when it calls this by a thread for calls."""
     return threads.submit(work, *arguments).result()
@@ -199,8 +292,7 @@ def call(threads, work, *arguments):
 
 def close_of(threads):
     """Close what its threads have open."""
-    threads.submit(connections.close_all).result()
-    threads.submit(lambda: [close_kept(one) for one in connections.all(initialized_only=True)]).result()
+    threads.submit(close_here).result()
 
 
 @pytest.fixture(params=["thread-sensitive", "any thread"])
@@ -461,3 +553,46 @@ def test_nor_does_a_coroutine_job(settings, last):
     finally:
         close_of(thread)
         thread.shutdown()
+
+
+@pytest.fixture
+def uncollected():
+    """No garbage is collected, as in a process that is idle."""
+    # What the test's own log keeps has a traceback, too.
+    logging.disable()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    logging.disable(logging.NOTSET)
+
+
+def test_nothing_keeps_the_variables_of_a_coroutine_that_failed(uncollected):
+    leftovers.fails_with_something_big_as_a_coroutine.enqueue()
+    leftovers.Big.alive.clear()
+    outcomes = []
+
+    async def run(lease):
+        outcomes.append(await perform_coroutine(lease, LeaseSlot(), lambda: False))
+
+    # As in a worker: what async_to_sync() has returned stays with the call from Python 3.13 on, and so does the result
+    # of a task with the task.
+    asyncio.run(run(claim_one("default")))
+    assert [type(outcome.error) for outcome in outcomes] == [ValueError]
+    outcomes.clear()
+    assert not leftovers.Big.alive
+
+
+def test_a_job_thread_that_waits_keeps_nothing_of_its_last_job(uncollected):
+    for how in ("local", "chained"):
+        leftovers.fails_with_something_big.enqueue(how)
+    leftovers.Big.alive.clear()
+    pool = Pool([LeaseSlot() for _ in range(4)], 2, 1, lambda: False)
+    leases = claimed()
+    pool.take(leases, 4, 0, time.monotonic())
+    ended = []
+    wait_until(lambda: ended.extend(pool.ended(0.1)) or len(ended) == 2, what="the end of both jobs")
+    settle(ended, SimpleNamespace(finished=0, failed=0, lost=0))
+    pool.settled(leases)
+    ended.clear()
+    wait_until(lambda: not leftovers.Big.alive, what="the end of their variables")

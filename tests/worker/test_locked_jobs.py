@@ -1,19 +1,25 @@
-"""A job that cannot get its lock goes back without using an attempt."""
+"""A job that cannot get its lock, or whose task is not known here, goes back without using an attempt."""
 
 import logging
 import types
+from collections import deque
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
 
 from jobqueue import task
 from jobqueue.context.job_context import JobContext, JobScope
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.models import Job, JobAttempt
+from jobqueue.transitions import claim
+from jobqueue.worker.child import parked
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Ending
-from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now
+from tests.clocks import Clock
+from tests.factories import claim_one, job, make_due, make_job, run_lease, seconds_from_now, set_columns
 from tests.marks import committed, finding
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -143,3 +149,40 @@ def test_where_nobody_limits_the_time_nothing_is_said(caplog):
     with lease_lock("a", 1):
         pass
     assert not caplog.messages
+
+
+def test_jobs_that_only_other_workers_know_stay_due_for_them_and_their_queue_is_left_alone_for_a_moment():
+    ran = int(report.enqueue().id)
+    others = [make_job("q", task="other.project.task"), make_job("q")]
+    newer = make_job("q", task=PATH, payload={"args": [], "kwargs": {}, "version": 7})
+    clock = Clock()
+    unknown = parked.UnknownTasks(clock=clock)
+    leases = claim("q", 10, worker="w")
+    known, left = unknown.sift(leases)
+    assert [lease.job_id for lease in known] == [ran]
+    assert [lease.job_id for lease in left] == [*others, newer]
+    # This process has work there.
+    assert not unknown.leaves("q")
+    assert unknown.sift(left) == ([], left)
+    assert unknown.leaves("q")
+    assert not unknown.leaves("another")
+    clock.now += 2 * parked.LOOK_SECONDS
+    assert not unknown.leaves("q")
+
+
+def test_a_job_that_no_worker_has_taken_for_seconds_is_put_back_so_that_those_behind_it_can_run():
+    old = make_job("q", task="other.project.task")
+    set_columns(old, run_at=UtcNowPlus(-2 * parked.LEFT_SECONDS))
+    leases = claim("q", 10, worker="w")
+    assert parked.UnknownTasks().sift(leases) == (leases, [])
+
+
+def test_few_young_jobs_are_put_back_for_seconds_and_many_or_old_ones_for_a_minute(monkeypatch):
+    monkeypatch.setattr(parked, "_parks", deque())
+    make_job("q", task="other.project.task")
+    (lease,) = claim("q", 10, worker="w")
+    seconds = [parked.unknown_seconds(lease) for _ in range(2000)]
+    assert (seconds[0] < 11, seconds == sorted(seconds), seconds[-1]) == (True, True, parked.UNKNOWN_MAX_SECONDS)
+    parked._parks.clear()
+    old = lease._replace(created_at=lease.created_at - timedelta(hours=1))
+    assert parked.unknown_seconds(old) == parked.UNKNOWN_MAX_SECONDS

@@ -1,15 +1,20 @@
 """A worker does not start on a table that claims cannot use."""
 
 import logging
+import types
 
 import pytest
-from django.db import connection
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connection, connections
 
+from jobqueue.db.postgresql.session import driver_problem
 from jobqueue.models import Job
 from jobqueue.worker.monitor.preflight import MISCONFIGURED, preflight
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed
+from tests.settings import VENDOR
 
 pytestmark = committed
 
@@ -47,3 +52,29 @@ def test_a_missing_index_is_a_configuration_error(caplog):
     with caplog.at_level(logging.ERROR):
         assert start() == MISCONFIGURED
     assert "ix_pick is missing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "code"),
+    [
+        ("psycopg2", "2.9.9 (dt dec pq3 ext lo64)", "E015"),
+        ("psycopg", "3.1.20", "E015"),
+        ("psycopg", "3.2.0", None),
+        ("psycopg", "3.10.1", None),
+        ("psycopg", "4.0.0.dev1", None),
+    ],
+)
+def test_drivers_of_postgresql_whose_errors_are_not_known_are_refused(name, version, code):
+    problem = driver_problem(types.SimpleNamespace(__name__=name, __version__=version))
+    assert (problem and problem.code) == code
+    assert code is None or f"{name} {version.split()[0]}" in problem.text
+
+
+@pytest.mark.skipif(VENDOR != "postgres", reason="the driver of PostgreSQL")
+def test_check_names_a_driver_that_is_refused_and_workers_do_not_start_with_it(monkeypatch):
+    known = connections["default"].Database
+    found = types.SimpleNamespace(**{**vars(known), "__name__": "psycopg2", "__version__": "2.9.9"})
+    monkeypatch.setattr(type(connections["default"]), "Database", found)
+    with pytest.raises(SystemCheckError, match=r"E015.*psycopg2 2\.9\.9"):
+        call_command("check", "--database", "default")
+    assert start() == MISCONFIGURED

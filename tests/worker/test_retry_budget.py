@@ -11,6 +11,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import worker_rows
 from jobqueue.models import Job, Worker
@@ -315,11 +316,15 @@ def test_only_one_process_of_a_worker_reports_nested_retries(caplog):
     assert sum("nested" in record.getMessage() for record in caplog.records) == 1
 
 
+def monitor_options(**given):
+    """Those of runworker that the duties of its monitor read."""
+    same = {"database": "default", "probe_port": None, "reaper": False, "heartbeat_seconds": 5.0}
+    return SimpleNamespace(**same | {"once": False, "drain": False} | given)
+
+
 @committed
 def test_the_row_of_a_worker_gets_the_counts_of_its_process_when_they_change():
-    options = SimpleNamespace(
-        database="default", probe_port=None, reaper=False, heartbeat_seconds=5.0, once=False, drain=False
-    )
+    options = monitor_options()
     scoreboard = Scoreboard(1, 1)
     duties = Housekeeping(options, scoreboard, lambda: [(0, "w1")], lambda: None, None, nullcontext())
     worker_rows.register("w1", supervisor_pid=1, boot_id="b", queues="q", concurrency=1, using="default")
@@ -337,6 +342,16 @@ def test_the_row_of_a_worker_gets_the_counts_of_its_process_when_they_change():
         duties._living = lambda name=f"w1.{generation}": [(0, name)]
         duties.renew_workers()
     assert len(duties._retries) == 1
+
+
+@committed
+def test_heartbeats_are_written_without_use_tz(settings):
+    settings.USE_TZ = False
+    duties = Housekeeping(monitor_options(), Scoreboard(1, 1), lambda: [(0, "w1")], lambda: None, None, nullcontext())
+    worker_rows.register("w1", supervisor_pid=1, boot_id="b", queues="q", concurrency=1, using="default")
+    Worker.objects.update(heartbeat_at=UtcNowPlus(-100))
+    duties.renew_workers()
+    assert Worker.objects.filter(heartbeat_at__gt=UtcNowPlus(-50)).exists()
 
 
 @pytest.fixture

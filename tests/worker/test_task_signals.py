@@ -3,8 +3,9 @@
 import logging
 import sys
 
+import django
 import pytest
-from django.utils.log import RequireDebugFalse, RequireDebugTrue
+from django.utils.log import AdminEmailHandler, RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import TaskResultStatus, signals, task_backends
 from jobqueue.worker.run import task_signals
@@ -115,3 +116,48 @@ def test_what_finish_stored_is_the_return_value(received):
     tasks.counts.enqueue(1, "finishes")
     settle_run(claim_one("default"))
     assert received[-1][2].return_value == "kept"
+
+
+@pytest.fixture
+def mails(settings, mailoutbox, monkeypatch):
+    """What Django's default handler of the logger "django" mails to ADMINS."""
+    # A pair is deprecated from 6.0 on, and before it there is no other form.
+    admin = "ops@example.com" if django.VERSION >= (6, 0) else ("ops", "ops@example.com")
+    settings.ADMINS, settings.DEBUG = [admin], False
+    handler = AdminEmailHandler()
+    handler.setLevel(logging.ERROR)
+    monkeypatch.setattr(signals.logger, "handlers", [handler])
+    monkeypatch.setattr(signals.logger, "propagate", False)
+    return mailoutbox
+
+
+def test_a_mail_about_a_dead_job_has_its_error_without_the_secrets(mails):
+    tasks.leaks.enqueue("password=hunter2secret")
+    settle_run(claim_one("default"))
+    (mail,) = mails
+    assert "state=FAILED" in mail.subject
+    assert "ValueError: connect failed password=********" in mail.body
+    assert "hunter2secret" not in f"{mail.subject}{mail.body}{mail.alternatives}"
+
+
+def test_a_discarded_job_makes_no_mail(mails):
+    tasks.discards.enqueue("order 1 was deleted")
+    settle_run(claim_one("default"))
+    assert mails == []
+
+
+def test_the_line_of_a_discarded_job_has_level_info(caplog, received):
+    caplog.set_level(logging.INFO, signals.logger.name)
+    tasks.discards.enqueue("order 1 was deleted")
+    settle_run(claim_one("default"))
+    (line,) = [record for record in caplog.records if "state=FAILED" in record.getMessage()]
+    assert (line.levelno, line.exc_info, line.exc_text) == (logging.INFO, None, None)
+    assert "order 1 was deleted" in line.getMessage()
+
+
+def test_other_lines_of_djangos_logger_keep_their_errors(caplog):
+    try:
+        raise ValueError("elsewhere")
+    except ValueError:
+        signals.logger.exception("another backend")
+    assert caplog.records[-1].exc_info is not None

@@ -74,3 +74,9 @@ def test_a_worker_that_has_ended_does_not_run_again():
     worker_rows.retire("vm:1:abc/1.1", "done", using="default")
     worker_rows.renew(["vm:1:abc/1.1"], using="default")
     assert stopped() == {"vm:1:abc/1.1": "done"}
+
+
+def test_a_renewal_tells_whose_row_is_gone():
+    register()
+    assert worker_rows.renew(["vm:1:abc/1.1"], using="default").missing == frozenset()
+    assert worker_rows.renew(["vm:1:abc/1.1", "vm:1:abc/2.1"], using="default").missing == {"vm:1:abc/2.1"}

@@ -16,8 +16,7 @@ from jobqueue.transitions.snoozing import discard_run, snooze_run
 from jobqueue.worker.child import parked
 from jobqueue.worker.run.attempt import Ending, Outcome
 
-PARK_SECONDS = 60.0
-# For a lock that was not free: its holder ends sooner than a new version is deployed.
+# For a lock that was not free.
 LOCKED_SECONDS = 5.0
 #: status of the job after a failed run -> outcome that attempt_ended reports
 AFTER_FAILURE = {
@@ -96,13 +95,15 @@ def _pause_of(outcome: Outcome) -> Snooze | None:
 
 
 def _park(outcome: Outcome, again: bool) -> RunOutcome:
-    lease, error, seconds = outcome.lease, outcome.error, PARK_SECONDS
+    lease, error = outcome.lease, outcome.error
     if type(error) is BreakerOpen:
         # It keeps its place: the next claim puts it behind the gate of the breaker.
         return RunOutcome.CANCELED if transitions.release(lease) is Job.Status.CANCELED else RunOutcome.PARKED
     if isinstance(error, LockNotAcquired):
         seconds = LOCKED_SECONDS
         parked.put_back(lease.using, lease.job_id, error)
+    else:
+        seconds = parked.unknown_seconds(lease)
     outcome.delay_seconds = seconds * random.uniform(0.8, 1.2)
     status = transitions.snooze(lease, delay_seconds=outcome.delay_seconds, reason=str(error), again=again)
     return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.PARKED

@@ -15,6 +15,7 @@ from jobqueue.conf import load
 from jobqueue.db.fields import longest_payload
 from jobqueue.db.retry import retries, retry_transient
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.gates.timing import any_limited
 from jobqueue.log_format import count_of, one_line
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
@@ -23,6 +24,7 @@ from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.demand import Demand
 from jobqueue.worker.child.opened import OpenedJobs
 from jobqueue.worker.child.outage import Outage
+from jobqueue.worker.child.parked import UnknownTasks
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.batch import batch_of
 from jobqueue.worker.run.waiting import Accepted
@@ -59,10 +61,11 @@ class Fetcher:
         self._claimer = Claimer(child.name, child.using)
         self._demand = Demand()
         self.opened = OpenedJobs()
+        self._unknown = UnknownTasks()
         self._unkept = False
         self._strays = False  # leases may exist in our name that are not in hand
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
-        #: whether the last claim asked every queue and none had a due job
+        #: whether the last claim asked every queue and none had a due job; a drain looks behind limits, too
         self.empty = False
         self.last_claim = time.monotonic()
         self.outage = Outage(child.name, "claim", child.using, child.concurrency)
@@ -89,14 +92,16 @@ class Fetcher:
         try:
             self._release_strays()
             self._met = False
+            # Before the look: what is opened after it would be in neither. What the look puts behind gates was met.
+            limited = self._limited_wait()
             for head in self._heads(guess):
                 most = min(self._ask(head.queue, found.room, found.places), found.limit, self._batch())
                 most = min(most, opened.get(head.queue, 0)) if opened else most
-                if most <= 0:
+                if most <= 0 or self._unknown.leaves(head.queue):
                     self._met = True
                     continue
                 found.add(self._claim_from(head, most, found.room, found.places), most)
-            self.empty = not self._met
+            self.empty = not self._met and not limited
             self.outage.over()
             concurrency.claimed(found.claimed, found.asked)
         except (Error, DatabaseBusy) as error:
@@ -151,6 +156,12 @@ class Fetcher:
         if self._options.drain or self._options.once:
             selection.forget()
         return retry_transient("claim", partial(selection.heads, self._using, guess=guess), using=self._using)
+
+    def _limited_wait(self) -> bool:
+        """Whether a worker that ends when nothing is due stays for jobs that a limit holds back for a while."""
+        options = self._options
+        # Without a reaper it opens no gates, and perhaps nobody does.
+        return (options.drain or options.once) and options.reaper and any_limited(options.selection.serves, self._using)
 
     def _limit(self) -> int:
         """The most jobs that may be claimed now, for threads and coroutines together."""
@@ -208,7 +219,7 @@ class Fetcher:
             ms = 1000 * (time.monotonic() - claimed_at)
             logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)
         longest = longest_payload()
-        self._met = self._met or bool(leases)
+        self._met = self._met or bool(leases or self._claimer.closed)
         leases = self._park(leases)
         # Before threads take the jobs: a job may end this process at once, and must count as started.
         slot.claimed += len(leases)
@@ -227,9 +238,14 @@ class Fetcher:
         return taken
 
     def _park(self, leases: list[Lease]) -> list[Lease]:
-        """Give back the jobs that a circuit breaker or the budget of retries holds back; returns the others."""
+        """Give back jobs that only others know, or that a breaker or the budget of retries holds; returns the rest."""
         # If the look at the breakers fails, what was claimed is released before the next claim.
         strays, self._strays = self._strays, True
+        if not (self._options.drain or self._options.once):
+            leases, left = self._unknown.sift(leases)
+            if left:
+                with self._turn:
+                    transitions.release_many(left)
         leases, shut = self._child.breakers.sift(leases)
         self._strays = strays
         leases, waiting = self._child.budget.sift(leases)

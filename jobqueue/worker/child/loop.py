@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from django.db import Error
 
@@ -39,9 +39,10 @@ FULL_SECONDS = 0.2  # how long to wait when no more jobs may be claimed; the poo
 
 
 class Loop:
-    """Works until the supervisor, or a reason of the child's own, ends it."""
+    """Works until the supervisor, or a reason of the child's own, ends it. `register` adds it to the worker table."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, register: Callable[[], object]) -> None:
+        self._register = register
         self.child, self.options, self.pool, self.slot = child, child.options, child.pool, child.slot
         self.notified = False
         finishing = Outage(child.name, "finish", child.using, child.concurrency)
@@ -73,6 +74,7 @@ class Loop:
                 continue
             self._give_back(pool.take_back_late(self.settler.mean_run_seconds or 0.0))
             self._look_at_rules()
+            self._register_again()
             # Read before the claim: a job that ends after it may have enqueued new ones.
             was_idle = not pool.held
             claimed = self._claim(notified=self.notified)
@@ -106,6 +108,17 @@ class Loop:
         """Stop claiming, finish what runs, give the rest back. Safe in a signal handler."""
         self.child.stopping = True
         self.pool.wake()
+
+    def _register_again(self) -> None:
+        """Write again what this process wrote at its start, if the monitor has seen that it is gone."""
+        if self.slot.unlisted:
+            logger.warning(
+                "%sits row in the table of workers, or a schedule that it has announced, is gone, as after a restored "
+                "back-up; it writes them again",
+                self.child.label,
+            )
+            self._register()
+            self.slot.unlisted = 0
 
     def _told_to_stop(self) -> bool:
         # With another parent the supervisor has died, and no process would replace a monitor that dies.

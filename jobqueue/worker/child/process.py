@@ -15,6 +15,7 @@ from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal, redone
+from jobqueue.db.idle_limit import limit_idle_transactions
 from jobqueue.db.opening import observe_openings
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
@@ -65,8 +66,8 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     slot = scoreboard.slots[index]
     name = options.child_name(index, slot.generation)
     slot.pid = os.getpid()
-    # Ctrl-C reaches the whole process group; only the supervisor reacts to it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole group, and only the supervisor reacts. Programs of jobs would inherit SIG_IGN.
+    signal.signal(signal.SIGINT, lambda *_: None)
     stack_dump.print_at_sigquit()
     job_fork.guard()
     keep_log_lines()
@@ -74,6 +75,8 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     observe_openings(ConnectionCounts(slot).add)
     observe_deliveries(DeliveryCounts(scoreboard.retries[index]))
     modules = list(registry.discover())
+    if (failed := registry.failed_modules()) and not options.reload:
+        return _refuse(failed, slot)
     declare_settings()
     tasks, queues = registry.names()
     if index == 0 and slot.generation == 1:
@@ -100,11 +103,29 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     return 0
 
 
+def _refuse(modules: list[str], slot: ProcessSlot) -> int:
+    """End this process, whose tasks would be missing: it would put back their jobs, and look as if it worked."""
+    if slot.generation == 1:
+        logger.error(
+            "the worker does not start: %s could not be imported, see above. Correct the error, and start it again",
+            one_line(", ".join(modules)),
+        )
+        slot.exit = Exit.NOT_IMPORTED
+        return 0
+    # The code has changed since the worker started. Its other processes go on with what they have imported.
+    logger.error(
+        "this process ends and is started again: %s could not be imported, see above. Correct the error",
+        one_line(", ".join(modules)),
+    )
+    return 1
+
+
 def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchdog) -> Exit:
+    limit_idle_transactions(options.database)
     name = options.child_name(index, scoreboard.slots[index].generation)
     try:
         child = Child(options, index, scoreboard)
-        loop = Loop(child)
+        loop = Loop(child, partial(_register, options, name, scoreboard))
         watchdog.duties += [child.pool.enforce_limits, StackLooks(scoreboard.stacks[index], loop.unreachable).look]
         scoreboard.wakeups.watch(index, loop.notify)
         dispatcher = SignalDispatcher()
@@ -199,6 +220,10 @@ def _announce(options: Options, name: str) -> None:
         if not is_refusal(error, options.database):
             raise
         logger.error("%s cannot announce its schedules, so they do not fire: %s", name, error)
+    except DatabaseBusy:
+        raise
+    except Exception:
+        logger.exception("%s cannot announce its schedules, so they do not fire; it runs jobs all the same", name)
 
 
 def _readiness(options: Options) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from jobqueue import signals
+from jobqueue.db.idle_limit import limit_idle_transactions
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.outcomes import settle, settle_alone
@@ -36,15 +37,17 @@ class Settler:
         self._pool, self._slot, self._turn = child.pool, child.slot, child.turn
         self._breakers, self._budget = child.breakers, child.budget
         self._watched, self._outage = child.watched, outage
-        self._helper = HelperThread("settler-2") if threads > 1 else None
+        self._helper = HelperThread("settler-2", child.using) if threads > 1 else None
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
         self._look_at = 0.0
         self.mean_run_seconds: float | None = None
         self.last_written = 0.0
+        self._using = child.using
         threading.Thread(target=self._work, name="settler", daemon=True).start()
 
     def _work(self) -> None:
+        limit_idle_transactions(self._using)
         while True:
             earlier, ended = self.unwritten, list[Outcome]()
             try:
@@ -176,8 +179,8 @@ class HelperThread:
     Starts with the first work. A daemon: a server that does not answer must not keep the process alive.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, using: str) -> None:
+        self._name, self._using = name, using
         self._todo: SimpleQueue[Callable[[], list[Outcome]]] = SimpleQueue()
         self._done: SimpleQueue[list[Outcome] | None] = SimpleQueue()
         self._started = False
@@ -198,6 +201,7 @@ class HelperThread:
         return self._done.get()
 
     def _work(self) -> None:
+        limit_idle_transactions(self._using)
         while True:
             work, found = self._todo.get(), None
             try:
@@ -206,6 +210,7 @@ class HelperThread:
                 # SystemExit of a signal's receiver too: another thread waits for the end.
                 _complain(f"unexpected error in {self._name}; it continues")
             self._done.put(found)
+            del work, found  # they hold outcomes, and so the errors of jobs
 
 
 def _complain(words: str) -> None:

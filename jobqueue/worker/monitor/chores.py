@@ -14,6 +14,8 @@ from django.db import Error
 from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.flow.unaware import running_workers
 from jobqueue.maintenance import (
     bulk_runner,
     gate_sweep,
@@ -50,7 +52,8 @@ class Chore(Protocol):
 class Chores:
     """Work for the whole database, which any number of workers may do at once.
 
-    A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS.
+    A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS, and so is one
+    that raises anything else: the others go on.
     """
 
     def __init__(
@@ -69,9 +72,10 @@ class Chores:
         self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
         self.sweepers["cleaner of job_group"] = group_cleaner.run_once
         self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
+        self.gate_sweep = gate_sweep.GateSweep(workers=running_workers)
         self.openers: dict[str, Chore] = {
             "ordering sweep": ordering_sweep.OrderingSweep().run_once,
-            "gate sweep": gate_sweep.GateSweep().run_once,
+            "gate sweep": self.gate_sweep.run_once,
             "group sweep": group_sweep.GroupSweep().run_if_due,
             "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
         }
@@ -124,21 +128,29 @@ class Chores:
         self._do(self.alarms, "started")
 
     def _do(self, chores: dict[str, Chore], what: str) -> None:
+        busy: DatabaseBusy | None = None
         for name, chore in chores.items():
             if time.monotonic() < self._skipped_until.get(name, 0.0):
                 continue
             try:
                 found = chore(load(), using=self.using)
-            except Error as error:
+            except DatabaseBusy as error:
+                busy = error  # told when the others have had their turn
+            except Exception as error:
                 if is_lost_connection(error, self.using):
                     raise
                 if name not in self._skipped_until:
-                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error)
+                    unexpected = None if isinstance(error, Error) else error
+                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error, exc_info=unexpected)
                 self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
             else:
                 if what in ("redriven", "pruned"):
                     continue  # these chores report what they do
                 if any(asdict(found).values()) and what not in ("added up", "started"):  # each minute, and more often
-                    logger.info("%s: %s: %s", name, what, found)
+                    words = ", ".join(f"{value} {field}" for field, value in asdict(found).items() if value)
+                    # What the lock watch finds is on the page of lock activity, every few seconds.
+                    logger.log(logging.DEBUG if what == "found" else logging.INFO, "%s: %s: %s", name, what, words)
                 elif what != "promoted":  # each second
                     detail.debug("%s: nothing %s", name, what)
+        if busy is not None:
+            raise busy

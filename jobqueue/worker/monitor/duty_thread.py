@@ -12,6 +12,7 @@ from django.db import Error, connections
 from jobqueue import signals
 from jobqueue.backoff import Backoff
 from jobqueue.db import is_lost_connection
+from jobqueue.db.idle_limit import limit_idle_transactions
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
 
@@ -85,6 +86,7 @@ class DutyThread:
 
     def _work(self) -> None:
         signals.dispatch_via(self._dispatch)
+        limit_idle_transactions(self._using)
         over = False
         while not over:
             over = self._ending.wait(self._pause_seconds)

@@ -26,7 +26,7 @@ from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.monitor.stack_answers import StackAnswers
 from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.retry_counts import RetryTotal, totals
-from jobqueue.worker.shared.scoreboard import Scoreboard
+from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -72,7 +72,7 @@ class Housekeeping:
         # Only /metrics shows the number.
         shown = options.probe_port is not None and load().outbox is not None
         self._next_unrouted = 0.0 if shown else math.inf
-        self._reaped = Reaped()
+        self._reaped, self._running = Reaped(), set[str]()
         #: by index of the child: its name, and the counts as they were last written
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
@@ -157,7 +157,9 @@ class Housekeeping:
         """Update the heartbeats of the living children, and retire workers that sent none for too long."""
         if names := [name for _, name in self._living()]:
             ahead = compare_clocks(self._using).ahead_seconds
-            self.troubles.note_commit(worker_rows.renew(names, using=self._using, clock_ahead_seconds=ahead))
+            done = worker_rows.renew(names, using=self._using, clock_ahead_seconds=ahead)
+            self.troubles.note_commit(done.seconds)
+            self._scoreboard.ask_to_register(index for index, name in self._living() if name in done.missing)
         for index, name in self._living():
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = totals([self._scoreboard.retries[index]])
@@ -210,6 +212,11 @@ class Housekeeping:
         done, self._reaped = self._reaped, Reaped()
         if done.total:
             logger.warning("reaped %d lapsed leases: %d requeued, %d dead", done.total, done.requeued, done.dead)
+        running = {name for index, name in self._living() if self._scoreboard.slots[index].state == State.RUNNING}
+        if running != self._running:
+            # They may have been started with other code.
+            self._running = running
+            self._chores.gate_sweep.soon()
         self._chores.open_lanes()
         self._gates.wake()
 

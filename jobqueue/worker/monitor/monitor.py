@@ -19,6 +19,7 @@ from django.db import Error, connections
 
 from jobqueue import signals
 from jobqueue.db import one_writer, redone
+from jobqueue.db.idle_limit import limit_idle_transactions
 from jobqueue.db.sockets import ping
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
@@ -66,7 +67,7 @@ class Monitor:
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
         stalls = StallWatch(options, scoreboard, self._living, self.house.troubles)
-        self.scheduler = Scheduler(options, self._living, self._doubt, dispatch, stalls)
+        self.scheduler = Scheduler(options, self._living, self._doubt, dispatch, stalls, scoreboard.ask_to_register)
         self.settling = DutyThread("recovery", self._recover, self.using, self._doubt, dispatch)
         self.recovery = Recovery(options, scoreboard, UNLOCKED_SECONDS, self.house.retire, self.settling.tick)
         self.overtime = Overtime(scoreboard)
@@ -240,6 +241,7 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
     with suppress(RuntimeError):
         # Without room for this thread, the supervisor still watches the main thread, which watches the two others.
         Watchdog(f"{options.name}:{options.boot_id}", options.lease_seconds / 2).start()
+    limit_idle_transactions(options.database)
     if not scoreboard.header.ready:
         with watched(connections[options.database]):
             status = preflight(options)

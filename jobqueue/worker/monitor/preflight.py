@@ -13,12 +13,13 @@ import jobqueue
 from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
 from jobqueue.db import Problem, vendor
+from jobqueue.db.opening import pool_problem
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.tasks.setting import unused_problem
 from jobqueue.worker.monitor import unserved
-from jobqueue.worker.shared.worker_options import Options
+from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, Options
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -60,7 +61,8 @@ def preflight(options: Options) -> int:
     if wrong:
         return MISCONFIGURED
     _banner(options, found.describe(connection), found.claim_strategy, isolation)
-    _warn(packet, unused_problem())
+    needed = max(MONITOR_CONNECTIONS, options.connections_per_child + options.concurrency)
+    _warn(packet, unused_problem(), pool_problem(connection, needed))
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
         retry_transient("check", lambda: unserved.warn(options), using=options.database)
     return 0

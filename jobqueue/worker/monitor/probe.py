@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from jobqueue.conf import load
+from jobqueue.worker.monitor.probe_server import ProbeServer
 from jobqueue.worker.shared.redone_counts import totals
 from jobqueue.worker.shared.retry_counts import totals as totals_of_retries
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
@@ -57,9 +57,9 @@ class Probe:
         live_seconds: float = LIVE_SECONDS_MIN,
     ) -> None:
         self._scoreboard, self._silent_seconds, self._live_seconds = scoreboard, silent_seconds, live_seconds
-        server = ThreadingHTTPServer(("", port), _handler(self._answer))
+        server = ProbeServer(port, self._answer)
         threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
-        logger.info("probes on port %d: /live /ready /metrics", server.server_port)
+        logger.info("probes on port %d: /live /ready /metrics", server.server_address[1])
 
     @property
     def _silent(self) -> float:
@@ -109,7 +109,11 @@ class Probe:
         if (silent := self._silent) > self._silent_seconds:
             return 503, _no_tick(silent)
         running = len(self._running())
-        return (200, f"ready: {running} children\n") if running else (503, "no child is running\n")
+        return (
+            (200, f"ready: {running} {'child' if running == 1 else 'children'}\n")
+            if running
+            else (503, "no child is running\n")
+        )
 
     def _metrics(self) -> tuple[int, str]:
         try:
@@ -197,22 +201,3 @@ class Probe:
 
 def _no_tick(seconds: float) -> str:
     return f"the monitor has been silent for {seconds:.0f} s\n"
-
-
-def _handler(answer: Callable[[str], tuple[int, str]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5
-
-        def do_GET(self) -> None:
-            status, text = answer(self.path.split("?")[0])
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: probes arrive every few seconds."""
-
-    return Handler

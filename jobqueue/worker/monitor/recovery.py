@@ -15,7 +15,8 @@ from django.db import connections
 from jobqueue import transitions
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import Discard, HardTimeout, JobLost, JobQueueError, LeaseLost, Snooze
-from jobqueue.log_format import count_of
+from jobqueue.log_format import count_of, one_line
+from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
@@ -87,7 +88,7 @@ class Recovery:
         else:
             problem = JobLost(f"its worker process {name} {how} while it ran")
         for lease in ran:
-            transitions.fail_many([lease], error=problem)
+            _charge(lease, problem, how)
             self._tick()
         rest = [lease for group in holds.values() for lease in group]
         self._give_back(index, rest)
@@ -119,6 +120,24 @@ class Recovery:
             if len(free) == len(held) or time.monotonic() > until:
                 return free
             time.sleep(0.02)
+
+
+def _charge(lease: Lease, problem: JobQueueError, how: str) -> None:
+    """Charge a job that ran when its process died, and name it in the log: it may be what killed the process."""
+    with suppress(LeaseLost):
+        status = transitions.fail(lease, error=problem)
+        what = {Job.Status.FAILED: "it is dead", Job.Status.CANCELED: "it is canceled"}.get(status, "it runs again")
+        logger.log(
+            logging.ERROR if status == Job.Status.FAILED else logging.WARNING,
+            "job %d (%s) was running when its process %s: try %d/%d is used, %s",
+            lease.job_id,
+            one_line(lease.task or f"handler of {lease.queue}"),
+            how,
+            lease.attempt,
+            lease.max_attempts,
+            what,
+            extra={"event": "lost", "job_id": lease.job_id, "queue": lease.queue},
+        )
 
 
 def _why_killed(slot: ProcessSlot) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from jobqueue.log_format import count_of
 from jobqueue.maintenance import worker_rows
@@ -27,7 +27,8 @@ LOOK_SECONDS = 0.8
 class Scheduler:
     """Every worker fires all schedules, whatever its queues: the first one that locks a due schedule fires it.
 
-    `living` returns index and name of each living child. With --no-scheduler it only announces.
+    `living` returns index and name of each living child. With --no-scheduler it only announces. `register` lets
+    children announce their schedules again.
     """
 
     def __init__(
@@ -37,9 +38,12 @@ class Scheduler:
         doubt: Callable[[], None],
         dispatch: Dispatch | None,
         stalls: StallWatch,
+        register: Callable[[Iterable[int]], None],
     ) -> None:
+        self._register = register
         self._living, self._using, self._fires = living, options.database, options.scheduler
         self._stalls, self._begun = stalls, time.monotonic()
+        self._looks, self._failing = firing.Looks(), set[str]()
         self._next_stalls = self._begun + stalls.interval_seconds
         self._next_announcement = self._next_look = 0.0
         self.thread = DutyThread("schedules", self.round, options.database, doubt, dispatch)
@@ -59,16 +63,18 @@ class Scheduler:
 
     def announce(self) -> None:
         """Note which versions of schedules the children have, and put those in force that have to be."""
-        if names := [name for _, name in self._living()]:
-            versions.keep_announced(sorted(worker_rows.schedules_of(names, using=self._using)), self._using)
-        versions.settle(self._using)
+        if living := self._living():
+            announced = worker_rows.schedules_of([name for _, name in living], using=self._using)
+            if not versions.keep_announced(sorted(announced), self._using):
+                self._register(index for index, _ in living)
+        versions.settle(self._using, self._failing)
         # After a time without any worker, the workers of all versions first have the time to announce theirs.
         if self._fires and time.monotonic() - self._begun > versions.RETIRE_SECONDS:
             versions.retire(self._using)
 
     def fire(self) -> None:
         """Add the jobs of the ticks that are due."""
-        done = firing.fire_due(self._using)
+        done = firing.fire_due(self._using, self._looks)
         if done.jobs:
             logger.debug("schedules: added %s", count_of(done.jobs, "job"))
         if done.more:

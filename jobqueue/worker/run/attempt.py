@@ -25,7 +25,14 @@ from jobqueue.conf import load
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
-from jobqueue.exceptions import Discard, JobCanceled, LockNotAcquired, Snooze, UnknownTask, WrongArguments
+from jobqueue.exceptions import (
+    Discard,
+    JobCanceled,
+    LockNotAcquired,
+    Snooze,
+    UnknownTask,
+    WrongArguments,
+)
 from jobqueue.failures import describe, is_permanent, summary
 from jobqueue.log_format import one_line
 from jobqueue.payload import JSON, readable
@@ -239,7 +246,7 @@ class Attempt:
         """The outcome for the settler."""
         run_seconds = time.monotonic() - self.begun
         following = self._next(run_seconds)
-        return Outcome(
+        outcome = Outcome(
             self.lease,
             self.ending(),
             run_seconds,
@@ -259,6 +266,9 @@ class Attempt:
             finishing=self.context.finishing and not self.context.finished,
             finish_result=self.context.result,
         )
+        # Its traceback has frames that hold this attempt: only a full garbage collection would free what they hold.
+        self.error = None
+        return outcome
 
 
 def traced(attempts: Sequence[Attempt]) -> AbstractContextManager[object]:

@@ -61,13 +61,7 @@ def call_batch(
     func: Callable[[list[Lease]], Any], attempts: Sequence[Attempt], around: AbstractContextManager[object]
 ) -> None:
     """Call `func` inside `around`; each attempt gets its result or its error."""
-    readable = []
-    for attempt in attempts:
-        if isinstance(attempt.lease.payload, PayloadError):
-            attempt.error = attempt.lease.payload
-        else:
-            readable.append(attempt)
-    if not readable:
+    if not (readable := _readable(attempts)):
         return
     leases = [attempt.lease._replace(payload=readable_payload(attempt.lease.payload)) for attempt in readable]
     contexts = {(attempt.lease.job_id, attempt.lease.fence): attempt.context for attempt in readable}
@@ -95,6 +89,17 @@ def call_batch(
         else:
             with attempt:
                 attempt.returned(answer)
+
+
+def _readable(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Those whose payload can be read; the others get their error."""
+    readable = []
+    for attempt in attempts:
+        if isinstance(attempt.lease.payload, PayloadError):
+            attempt.error = attempt.lease.payload
+        else:
+            readable.append(attempt)
+    return readable
 
 
 def _answers(returned: object, leases: Sequence[Lease]) -> list[object]:

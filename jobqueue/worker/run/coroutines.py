@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -18,14 +17,12 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import AsyncToSync
-from django.db import close_old_connections, reset_queries
 
-from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
 from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.call_threads import AnyThread, OneThread
 from jobqueue.worker.run.perform import perform_coroutine, task_factory
-from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 
@@ -168,66 +165,6 @@ class CoroutineRunner:
     def _free(self, loop: asyncio.AbstractEventLoop) -> None:
         self._running -= 1
         self._fill(loop)
-
-
-class CallThreads(ThreadPoolExecutor):
-    """Threads for synchronous calls. A call that leaves a transaction open raises TransactionLeftOpen; it is undone.
-
-    Jobs share these threads and their connections: an open transaction would contain the writes of other jobs.
-    """
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in Executor."""
-        return super().submit(self._call, fn, args, kwargs)
-
-    def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        try:
-            value = fn(*args, **kwargs)
-        except BaseException:
-            self._clean()
-            raise
-        if aliases := self._clean():
-            raise TransactionLeftOpen(aliases)
-        return value
-
-    def _clean(self) -> list[str]:
-        return drop_open_transactions()
-
-
-class OneThread(CallThreads):
-    """For thread-sensitive calls, Django's default: all coroutine jobs share one thread and a connection per alias."""
-
-    def __init__(self) -> None:
-        super().__init__(max_workers=1, thread_name_prefix="coroutine-calls")
-        self._used = False
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in Executor."""
-        self._used = True
-        return super().submit(fn, *args, **kwargs)
-
-    def job_ended(self, *, last: bool) -> None:
-        """Close connections that are broken or have reached CONN_MAX_AGE, as job threads do after every job.
-
-        After the `last` running job, clean the other connections too; running jobs share the settings of a session.
-        """
-        if self._used:
-            self._used = not last
-            super().submit(clean_connections if last else _close_old)
-
-
-def _close_old() -> None:
-    reset_queries()
-    close_old_connections()
-
-
-class AnyThread(CallThreads):
-    """For calls that may run in any thread. The next call may be of another job, so each cleans its connections."""
-
-    def _clean(self) -> list[str]:
-        dropped = drop_open_transactions()
-        clean_connections()
-        return dropped
 
 
 def _serve_calls(loop: asyncio.AbstractEventLoop) -> OneThread:

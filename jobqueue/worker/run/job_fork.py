@@ -18,8 +18,10 @@ from typing import Any, NoReturn
 
 from django.db import connections
 
+from jobqueue.worker.run import call_threads
+
 # Signals that have a meaning of their own in a worker; in the fork they get their default meaning.
-OURS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 STANDARD = ("stdout", "stderr", "__stdout__", "__stderr__")
 
 _forked = False
@@ -32,6 +34,7 @@ _copies: list[object] = []
 def guard() -> None:
     """Call once in a child, before it runs jobs."""
     os.register_at_fork(after_in_child=_disown)
+    call_threads.serve_other_threads()
 
 
 def is_forked() -> bool:
@@ -59,6 +62,7 @@ def _disown() -> None:
     global _forked
     _forked = True
     _replace_streams()
+    call_threads.after_fork()
     # Garbage collection of a connection of another thread would close the parent's session.
     gc.freeze()
     for connection in connections.all(initialized_only=True):

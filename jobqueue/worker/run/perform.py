@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from inspect import isawaitable
@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from jobqueue.context.job_context import JobContext, JobScope
+from jobqueue.db.retry import count_refused_job
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.verb import observe_ends
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Attempt, Outcome, traced
 from jobqueue.worker.run.batch import batch_function, call_batch
+from jobqueue.worker.run.call_threads import check_transactions, checked, own_calls
 from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited, limits_of
 from jobqueue.worker.shared.cleanup import clean_connections, drop_open_transactions
 from jobqueue.worker.shared.scoreboard import LeaseSlot
@@ -79,9 +81,9 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
     for attempt in attempts:
         attempt.begin()
     try:
-        with traced(attempts):
+        with traced(attempts), nullcontext() if inline else own_calls():
             if (function := batch_function(leases[0])) is not None:
-                call_batch(function, attempts, run.around(None))
+                call_batch(function if inline else checked(function), attempts, run.around(None))
             else:
                 _call(attempts[0], run, inline)
     finally:
@@ -89,6 +91,7 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
             attempt.end()
         if not inline:
             clean_connections()
+    _count_refused(attempts)
     return [attempt.outcome(run.context) for attempt in attempts]
 
 
@@ -100,6 +103,8 @@ def _call(attempt: Attempt, run: Run | InlineRun, inline: bool) -> None:
             value = call(attempt.context)
             if inline and isawaitable(value):
                 value = async_to_sync(_awaited)(value)
+        if not inline:
+            check_transactions()
         attempt.returned(value)
     if attempt.context.untold and not inline:
         # In a transaction that the job has left open, the write would be undone.
@@ -133,7 +138,16 @@ async def perform_coroutine(
         attempt.end()
         # The connections of this coroutine's context; it has some only with DJANGO_ALLOW_ASYNC_UNSAFE.
         clean_connections()
+    _count_refused([attempt])
     return attempt.outcome(context, coroutine=True)
+
+
+def _count_refused(attempts: Sequence[Attempt]) -> None:
+    """Django opens the connections of a body, so nobody but the job sees that there was none."""
+    # One error may have ended several jobs of a call.
+    for error in {id(attempt.error): attempt.error for attempt in attempts}.values():
+        if error is not None:
+            count_refused_job(error, using=attempts[0].lease.using)
 
 
 async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> object:

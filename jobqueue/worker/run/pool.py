@@ -253,9 +253,9 @@ class Pool:
             if job_fork.is_forked():
                 job_fork.leave(next((outcome.error for outcome in outcomes if outcome.error is not None), None))
             # From here on they are not charged if this process dies, and jobs that returned do not run again.
-            for outcome, slot in zip(outcomes, slots, strict=True):
-                outcome.note_on(slot)
+            list(map(Outcome.note_on, outcomes, slots))
             self._end(outcomes)
+            del outcomes  # an idle thread would keep an error, and the variables of the job that raised it
 
     def _run(self, leases: list[Lease], slots: list[LeaseSlot], watch: Watch) -> list[Outcome]:
         slot = slots[0] if len(slots) == 1 else Together(slots)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from datetime import timedelta
 from functools import partial
 
@@ -19,8 +19,9 @@ from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, signals
 from jobqueue.exceptions import Snooze, SoftTimeout
-from jobqueue.failures import describe, dotted_path
-from jobqueue.log_format import WithoutLogger
+from jobqueue.failures import describe, dotted_path, project_trace, summary
+from jobqueue.log_format import WithoutLogger, one_line
+from jobqueue.masking import mask_text
 from jobqueue.payload import decode
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks.results import JobTaskResult, backend_of, started_result
@@ -36,13 +37,33 @@ _ENDS = {
     RunOutcome.OK: (logging.INFO, TaskResultStatus.SUCCESSFUL),
     RunOutcome.RETRY: (logging.INFO, TaskResultStatus.READY),
     RunOutcome.DEAD: (logging.ERROR, TaskResultStatus.FAILED),
-    RunOutcome.CANCELED: (logging.ERROR, TaskResultStatus.FAILED),
+    RunOutcome.CANCELED: (logging.INFO, TaskResultStatus.FAILED),
     RunOutcome.SNOOZED: (logging.INFO, TaskResultStatus.READY),
-    RunOutcome.DISCARDED: (logging.ERROR, TaskResultStatus.FAILED),
+    RunOutcome.DISCARDED: (logging.INFO, TaskResultStatus.FAILED),
 }
 # Through the base class: a subclass may have a property of this name, which raises.
 _TRACEBACK = BaseException.__dict__["__traceback__"]
 _dispatcher: SignalDispatcher | None = None
+#: the error whose task_finished is being sent, and the level of its line
+_telling: ContextVar[tuple[BaseException, int] | None] = ContextVar("jobqueue_telling", default=None)
+
+
+def _mask_line(record: logging.LogRecord) -> bool:
+    """A filter of Django's logger: handlers such as mail_admins get the line with its level, and the error masked."""
+    told = _telling.get()
+    if told is None or not record.exc_info:
+        return True
+    error, level = told
+    record.exc_info = None
+    record.levelno, record.levelname = level, logging.getLevelName(level)
+    if level >= logging.ERROR:
+        record.exc_text = mask_text(project_trace(error))
+    # Handlers that print no exc_text, such as that of mails, have the error in the line.
+    record.msg, record.args = "%s  %s", (record.getMessage(), one_line(mask_text(summary(error))))
+    return signals.logger.isEnabledFor(level)
+
+
+signals.logger.addFilter(_mask_line)
 
 
 def dispatch_via(dispatcher: SignalDispatcher) -> None:
@@ -101,7 +122,7 @@ def finished(outcome: Outcome, what: RunOutcome) -> None:
     level, status = _ENDS[what]
     if not _listened(signals.task_finished, signals.log_task_finished, level):
         return
-    dispatch(partial(_finish, outcome, status))
+    dispatch(partial(_finish, outcome, level, status))
 
 
 def keep_up() -> None:
@@ -110,16 +131,16 @@ def keep_up() -> None:
         _dispatcher.keep_up()
 
 
-def _finish(outcome: Outcome, status: TaskResultStatus) -> None:
+def _finish(outcome: Outcome, level: int, status: TaskResultStatus) -> None:
     try:
-        (outcome.context or Context()).run(_send_finished, outcome, status)
+        (outcome.context or Context()).run(_send_finished, outcome, level, status)
     except BaseException as problem:
         # As text: a handler of the log would ask the error of the job, whose attributes may raise.
         words = "task_finished of job %d could not be sent; the job has ended\n%s"
         logger.error(words, outcome.lease.job_id, describe(problem))
 
 
-def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
+def _send_finished(outcome: Outcome, level: int, status: TaskResultStatus) -> None:
     assert outcome.task is not None
     backend = backend_of(outcome.task)
     result = _finished(started_result(outcome.task, outcome.lease, backend), outcome, status)
@@ -128,12 +149,15 @@ def _send_finished(outcome: Outcome, status: TaskResultStatus) -> None:
         _raise_soft_timeout(send())
         return
     trace = _TRACEBACK.__get__(outcome.error)
+    told = _telling.set((outcome.error, level))
     try:
         # Receivers find the traceback in sys.exc_info().
         raise outcome.error
     except BaseException:
         _TRACEBACK.__set__(outcome.error, trace)
         _raise_soft_timeout(send())
+    finally:
+        _telling.reset(told)
 
 
 def _finished(result: JobTaskResult, outcome: Outcome, status: TaskResultStatus) -> JobTaskResult:

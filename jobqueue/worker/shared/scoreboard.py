@@ -1,7 +1,6 @@
 """Shared memory of supervisor, monitor and children: which child holds and runs which job, and what has to stop.
 
-A child writes here that it starts a job before it starts it, and how the job ended as soon as it has ended. Writing
-needs no system call, and the memory outlives a child that dies.
+A child writes here before it starts a job, and how the job ended. The memory outlives a child that dies.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, TypeVar, get_type_hints
 
@@ -42,6 +41,7 @@ class Exit(IntEnum):
     RECYCLE_TIME = 7  # has run long enough: replaced
     CROWDED = 8  # the system could not start its threads: tried again later
     RECYCLE_RELAY = 9  # threads of its relay hang in deliveries: replaced
+    NOT_IMPORTED = 10  # a tasks.py cannot be imported: the worker does not start
 
 
 class Stop(IntEnum):
@@ -192,6 +192,7 @@ class ProcessSlot(ctypes.Structure):
     blameless: Int  # killed by the worker: its jobs are given back, not charged
     wait_status: Int
     winding: Int
+    unlisted: Int  # 1: rows that it wrote at its start are gone, and it writes them again
     started: Seconds
     looked_at: Seconds  # when its main loop last looked for jobs, or saw that it needed none; 0: it has none
     claimed: Total
@@ -289,6 +290,12 @@ class Scoreboard:
         for name, count in counts.items():
             setattr(slot, name, count)
         return generation
+
+    def ask_to_register(self, indexes: Iterable[int]) -> None:
+        """Let these children write again what they wrote at their start, those that have written it."""
+        for index in indexes:
+            if self.slots[index].state == State.RUNNING:
+                self.slots[index].unlisted = 1
 
     def in_hand(self, index: int) -> dict[tuple[int, int], LeaseSlot]:
         """The lease slots of child `index` that hold a job, by (job_id, fence)."""

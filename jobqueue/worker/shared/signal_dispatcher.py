@@ -79,6 +79,7 @@ class SignalDispatcher:
             except BaseException:
                 logger.exception("a receiver of a signal ended unexpectedly")
             finally:
+                del delivery  # it may hold the error of a job
                 clean_connections()
                 self._since = 0.0
                 self._called += 1
