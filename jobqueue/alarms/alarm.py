@@ -27,6 +27,7 @@ RUNBOOKS = {
     "stalled": _QUEUE_PAGE,
     "exhausted": _QUEUE_PAGE,
     "refused_connections": "docs/runbook/no-connection-left.md",
+    "late_schedules": "docs/howto/schedules.md",
 }
 
 

@@ -15,7 +15,7 @@ from jobqueue.alarms.alarm import Alarm, alarm_of
 from jobqueue.alarms.hysteresis import Standing, after_look, is_reached
 from jobqueue.alarms.reading import RISING, Reading, read
 from jobqueue.alarms.recipients import keys_of
-from jobqueue.conf import Settings
+from jobqueue.conf import Settings, load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
@@ -30,6 +30,8 @@ ROWS_MAX = 5000
 LOOK = "look"
 #: looks that are further apart are not in a row: nobody looked between them
 IN_A_ROW_SECONDS = 300.0
+#: nobody looks any more, if the last look is older
+STALE_SECONDS = 300.0
 #: if no look has read an alarm for this long, it has no threshold any more, and ends
 UNWATCHED_SECONDS = 600.0
 
@@ -83,6 +85,11 @@ def last_look_seconds(*, using: str) -> float | None:
     for now, looked_at in rows.values_list("now", "looked_at"):
         return None if looked_at is None else float(max(0.0, (now - looked_at).total_seconds()))
     return None
+
+
+def is_stale(age: float | None) -> bool:
+    """Whether the last look is too old, with the age from last_look_seconds(), although there are thresholds."""
+    return load().alarms.watches and (age is None or age > STALE_SECONDS)
 
 
 def _note_look(now: datetime, using: str) -> None:

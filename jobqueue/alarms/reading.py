@@ -10,23 +10,29 @@ from django.db.models.functions import Coalesce
 
 from jobqueue.alarms.hysteresis import MINIMA
 from jobqueue.conf import Settings
-from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, REFUSED, SILENT, STALLED
-from jobqueue.db.clock import UtcNowPlus
+from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, LATE, REFUSED, SILENT, STALLED
+from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.lockstats.report import read_redone
 from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
+from jobqueue.schedules.listing import late
 from jobqueue.stats.queues import QueueStats, figures
+from jobqueue.stats.recent import Recent, read_recent
 
 #: the figure that is computed from look to look
 RISING = "rising_age_seconds"
+#: the share of runs that fail; of fewer runs it is no figure to be woken by
+RATE, RUNS_MIN = "error_rate", 10
 #: a worker that stays silent counts for so long after it was marked as such
 SILENT_SECONDS = 900.0
 #: connections that were refused count for so long; processes write them once a minute, and workers every ten seconds
 REFUSED_SECONDS = 300.0
 #: silent workers are counted up to this, and those with troubles
 SILENT_MAX = TROUBLED_MAX = 1000
+#: schedules that are late are counted up to this
+LATE_MAX = 10_000
 
 
 class Reading(NamedTuple):
@@ -59,7 +65,14 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
             if name in MINIMA and stats.queue not in named and not _has_jobs(stats):
                 continue
             value = stats.oldest_age_seconds if name == RISING else getattr(stats, name)
+            if name == RATE and value >= threshold and _runs(stats.queue, using) < RUNS_MIN:
+                value = 0.0
             yield Reading(stats.queue, name, float(value), threshold)
+
+
+def _runs(queue: str, using: str) -> int:
+    """How many runs of the last minutes the share of errors is of."""
+    return read_recent(read_now(using), using, [queue]).get(queue, Recent()).runs
 
 
 def _has_jobs(stats: QueueStats) -> bool:
@@ -78,6 +91,8 @@ def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
                 yield Reading("", name, float(sum(bool(one & of_it) for one in found)), thresholds[name])
     if REFUSED in thresholds:
         yield Reading("", REFUSED, float(_refused_connections(using)), thresholds[REFUSED])
+    if LATE in thresholds:
+        yield Reading("", LATE, float(len(late(using).values_list("pk", flat=True)[:LATE_MAX])), thresholds[LATE])
 
 
 def _refused_connections(using: str) -> int:

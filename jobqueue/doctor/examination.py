@@ -25,8 +25,8 @@ from jobqueue.doctor.leases import lapsed_leases, lease_length
 from jobqueue.doctor.nested_retries import nested_retries
 from jobqueue.doctor.schedules import schedules
 from jobqueue.doctor.schema import indexes, migrations, tables
-from jobqueue.doctor.server import default_isolation, driver_timeouts, server_values
-from jobqueue.doctor.sessions import connection_budget, dead_rows, old_transactions
+from jobqueue.doctor.server import default_isolation, driver_timeouts, read_only, server_values
+from jobqueue.doctor.sessions import connection_budget, dead_rows, locked_tables, old_transactions
 from jobqueue.doctor.sqlite_file import sqlite_file
 from jobqueue.doctor.system_checks import server, settings, task_modules
 from jobqueue.doctor.workers import unserved_queues, worker_versions, workers
@@ -68,6 +68,8 @@ CHECKS = [
     Check("lease", "leases are long enough", Need.NOTHING, lease_length),
     Check("brokers", "the brokers of outbox routes answer", Need.NOTHING, brokers, beside=True),
     Check("redis", "the Redis servers of the settings answer", Need.NOTHING, redis_servers, beside=True),
+    Check("table_locks", "no table of jobqueue is locked as a whole", Need.DATABASE, locked_tables),
+    Check("writes", "the database takes writes", Need.DATABASE, read_only),
     Check("server", "the server, its sessions and the job table are fit for a queue", Need.DATABASE, server),
     Check("server_values", "the settings of the server are fit for a queue", Need.DATABASE, server_values),
     Check("sqlite_file", "the file of SQLite is on a local disk", Need.DATABASE, sqlite_file),
@@ -92,6 +94,10 @@ CHECKS = [
     Check("alarms", "no alarm fires", Need.TABLES, firing_alarms),
 ]
 _ORDER = list(Level)
+#: checks whose advice is wrong while the database refuses writes: nobody can do it
+_OF_WRITERS = ("workers", "leases", "alarms")
+#: how long each SELECT of a check may take
+READ_SECONDS = 5.0
 
 
 def examine(using: str | None = None) -> list[Finding]:
@@ -100,7 +106,7 @@ def examine(using: str | None = None) -> list[Finding]:
     Imports the tasks.py of all apps. An unreachable database is a finding, too. Raises WrongSettings if JOBQUEUE cannot
     be read, and InvalidValue or InvalidType for what is no alias.
     """
-    return in_order(check_all(alias_of(using)))
+    return in_order(check_all(alias_of(using), seconds=READ_SECONDS))
 
 
 def in_order(checked: Iterable[Checked]) -> list[Finding]:
@@ -117,12 +123,17 @@ def check_all(using: str, *, beside: bool = True, seconds: float | None = None) 
     reach = Check("database", "the database answers", Need.NOTHING, _unreachable)
     lacking = Need.DATABASE if (found := list(_unreachable(using))) else None
     yield Checked(reach, found)
+    refuses = False
     for check in CHECKS:
         left_out = check.need is lacking or (lacking is Need.DATABASE and check.need is Need.TABLES)
-        left_out = left_out or (check.beside and not beside)
+        left_out = left_out or (check.beside and not beside) or (refuses and check.name in _OF_WRITERS)
         checked = Checked(check, None if left_out else _run(check, using, seconds))
         if any(map(_lacks_jobs, checked.findings or ())):
             lacking = Need.TABLES
+        refuses = refuses or any(finding.id == "read_only" for finding in checked.findings or ())
+        if any(finding.id == "table_locked" for finding in checked.findings or ()):
+            # Also those that only look at indexes would wait.
+            lacking = Need.DATABASE
         yield checked
 
 

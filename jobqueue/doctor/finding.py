@@ -11,14 +11,15 @@ from jobqueue.payload import JSON
 IDS = (
     "database_unreachable", "not_checked", "check_failed", "task_module_failed",
     "migrations_unapplied", "table_missing", "index_missing", "index_differs", "claim_plan",
-    "clock_skew", "session_zone", "server_isolation", "old_transaction", "connections_short", "connections_used",
+    "clock_skew", "session_zone", "server_isolation", "table_locked", "read_only", "old_transaction",
+    "connections_short", "connections_used",
     "idle_limit", "durability", "lock_wait_timeout", "driver_timeouts", "autovacuum_off", "dead_rows",
     "idle_transactions", "no_wal", "busy_timeout", "network_file", "memory_database",
     "no_worker", "worker_silent", "worker_versions", "queue_unserved", "leases_lapsed", "lease_short",
     "foreign_claimer", "retries_multiply",
     "schedule_unknown_task", "schedule_unannounced", "schedule_late", "schedule_missed",
     "broker_unreachable", "redis_unreachable", "events_unrouted",
-    "alarm_fires",
+    "alarm_fires", "alarms_stale",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from jobqueue.alarms import firing
 from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms.looking import is_stale, last_look_seconds
 from jobqueue.doctor.finding import Finding, Level
 
 #: alarms that become findings of their own
@@ -14,6 +15,15 @@ SHOWN = 20
 
 def firing_alarms(using: str) -> Iterator[Finding]:
     """alarm_fires, for each alarm; beyond SHOWN one for all others."""
+    if is_stale(age := last_look_seconds(using=using)):
+        ago = "ever" if age is None else f"for {age:.0f} s"
+        yield Finding(
+            Level.WARNING,
+            "alarms_stale",
+            f"Nobody has looked at the figures of ALARMS {ago}, so alarms neither begin nor end.",
+            "Start a worker without --no-reaper, or run reap_leases by cron.",
+            {"last_look_seconds": age},
+        )
     found = firing(using=using)
     for alarm in found[:SHOWN]:
         about = f"queue {alarm.queue}: {alarm.name}" if alarm.queue else f"workers: {alarm.name}"

@@ -15,11 +15,10 @@ from jobqueue.doctor.finding import Finding, Level
 from jobqueue.models import Schedule, ScheduleTick
 from jobqueue.schedules.declaring import declared
 from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.listing import due_since, is_late
 from jobqueue.schedules.versions import LAPSE_SECONDS
 from jobqueue.tasks import registry
 
-#: a tick that is decided so late has found no worker
-LATE_SECONDS = 60.0
 #: ticks of this time are looked at, and schedules and ticks that are read
 MISSED_SECONDS, SCHEDULES_MAX, TICKS_MAX = 86_400.0, 1000, 1000
 SHOWN = 10
@@ -72,8 +71,7 @@ def _unannounced(rows: list[Any], active: list[Any], now: datetime, using: str) 
 
 
 def _late(active: list[Any], now: datetime) -> Iterator[Finding]:
-    oldest = now - timedelta(seconds=LATE_SECONDS)
-    if late := {row.name: row.look_at for row in active if row.look_at is not None and row.look_at < oldest}:
+    if late := {row.name: due_since(row.next_at, row.look_at) or now for row in active if is_late(row, now)}:
         first = min(late.values())
         yield Finding(
             Level.ERROR,

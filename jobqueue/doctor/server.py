@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db import connections
+from django.utils import translation
 
 from jobqueue.db import vendor
 from jobqueue.doctor.finding import Finding, Level
+from jobqueue.explain import refusals
 
 LOCK_WAIT_SECONDS_MAX = 50.0
 BUSY_MILLISECONDS_MIN = 1000
@@ -133,6 +135,14 @@ def _idle_limit(using: str, values: Mapping[str, str]) -> Iterator[Finding]:
         f"Set CONN_MAX_AGE below {limit}, or raise wait_timeout; set CONN_HEALTH_CHECKS = True.",
         {"wait_timeout": limit, "conn_max_age": age},
     )
+
+
+def read_only(using: str) -> Iterator[Finding]:
+    """read_only."""
+    with translation.override(None):
+        found = refusals.read_only(using)
+    for one in found:
+        yield Finding(Level.ERROR, "read_only", one.text, one.next_step, dict(one.evidence))
 
 
 def default_isolation(using: str) -> Iterator[Finding]:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.db import connections
+from django.utils import translation
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.doctor.finding import Finding, Level
+from jobqueue.explain import row_locks
 from jobqueue.explain.workers import WORKERS_MAX
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Job
@@ -81,9 +83,23 @@ def connection_budget(using: str) -> Iterator[Finding]:
         )
 
 
+def locked_tables(using: str) -> Iterator[Finding]:
+    """table_locked."""
+    with translation.override(None):
+        found = row_locks.locked_tables(using)
+    for one in found:
+        yield Finding(
+            Level.ERROR,
+            "table_locked",
+            f"{one.text} Workers cannot claim or end jobs, and leases run out.",
+            f"{one.next_step} See docs/reference/explain.md#waits-for-locks.",
+            dict(one.evidence),
+        )
+
+
 def old_transactions(using: str) -> Iterator[Finding]:
     """old_transaction."""
-    found = vendor(using).set_up.old_transactions(connections[using], OLD_SECONDS, SHOWN)
+    found = vendor(using).set_up.old_transactions(connections[using], Job._meta.db_table, OLD_SECONDS, SHOWN)
     if not found:
         return
     oldest = found[0]

@@ -23,7 +23,7 @@ def task_modules(using: str) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "task_module_failed",
-            "A tasks.py cannot be imported, so workers with this code park its jobs. The log of this command has the "
+            "A tasks.py cannot be imported, so workers with this code do not start. The log of this command has the "
             "traceback.",
             "Correct the error in the last file of the traceback that is yours.",
             {"files": list(files)},

@@ -17,11 +17,10 @@ from jobqueue.explain.idle import nothing_waits
 from jobqueue.explain.in_short import backlog_in_short
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
-from jobqueue.explain.monitors import monitor_dead
+from jobqueue.explain.monitors import late_schedules, monitor_dead
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_places
 from jobqueue.explain.ready_jobs import first_due_of_level
 from jobqueue.explain.refusals import read_only
-from jobqueue.explain.row_locks import row_lock
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import held
 from jobqueue.explain.subjects import SAMPLE_MAX, Waiters, waiters
@@ -63,7 +62,7 @@ def explain_backlog(*, using: str | None = None, all_causes: bool = False) -> li
             jobs, queues = sum(spot.due for spot in due), {spot.queue for spot in due}
             findings.add(one, queues, jobs, capped=any(spot.capped for spot in due), rank=Rank.STOPS_ALL)
         monitor_dead(findings, alias)
-        row_lock(findings, alias)
+        late_schedules(findings, alias)
         for one in full(alias):
             findings.add(one, (), 0)
         return (findings.told() or _idle(seen.cut, crews, alias)) + crews.skew()

@@ -11,10 +11,11 @@ from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
 from jobqueue.explain.hosts import Short, host_exhausted
-from jobqueue.explain.serving import SHOWN, leases_of, most_run, serve, tasks_in_words
+from jobqueue.explain.row_locks import forgotten, is_of_jobs, row_locks
+from jobqueue.explain.serving import SHOWN, beside_locks, leases_of, most_run, serve, tasks_in_words
 from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
-from jobqueue.explain.workers import RunningWorker, read_workers, slow_commits
+from jobqueue.explain.workers import RunningWorker, crash_loop, read_workers, slow_commits
 from jobqueue.payload import JSON
 
 
@@ -41,14 +42,28 @@ class Crews:
         self._free[self._serving(queue)].append((queue, jobs, capped))
 
     def tell(self, findings: Findings) -> None:
-        """Add what was recorded: one explanation for all queues without a worker, one for each crew of others."""
+        """Add what was recorded: one explanation for all queues without a worker, one for each crew of others.
+
+        And row_lock: the first cause of those for whom no thread is free, and that of all if the job table is locked.
+        """
+        locks = row_locks(self._using)
+        idle = [] if locks or not self._free else forgotten(self._using)
+        for one in locks:
+            rank = Rank.BLOCKS if is_of_jobs(one) else Rank.HOLDS_UP
+            findings.add(one, (), 0, rank=rank)
         if self._unserved:
             names = [queue for queue, _, _ in self._unserved]
-            _add(findings, _no_worker(names, self._workers), self._unserved, Rank.HOLDS_UP)
+            crashed = [] if self._workers else crash_loop(self._using)
+            one = crashed[0] if crashed else _no_worker(names, self._workers)
+            _add(findings, one, self._unserved, Rank.HOLDS_UP)
         self._tell_short(findings)
         for crew, waiting in self._free.items():
             one = self._busy(crew, [queue for queue, _, _ in waiting])
             full = bool(one.evidence["full"])
+            for lock in locks if full else idle:
+                _add(findings, lock, waiting, Rank.BLOCKS)
+            if locks if full else idle:
+                one = beside_locks(one)
             _add(findings, one, waiting, Rank.HOLDS_UP if full else Rank.MOVES)
             told = [worker.name for worker in self._workers if worker.told and worker.name in crew]
             for other in waits_of_workers(told, self._using) if told else []:

@@ -23,7 +23,8 @@ _EXAMPLES = ("held", "parents", "unknown_task")
 class Rank(IntEnum):
     """What comes first, whatever the number of jobs."""
 
-    STOPS_ALL = -1  # whatever the jobs
+    STOPS_ALL = -2  # whatever the jobs
+    BLOCKS = -1  # the others cannot end, or are passed over, because of it
     HOLDS_UP = 0  # due jobs do not start because of it
     MOVES = 1  # the next worker, or the end of other jobs, starts them
     LATER = 2  # they are not due
@@ -53,6 +54,7 @@ class Findings:
         # The code of these stands for one cause alone, so whatever has it is counted together.
         cause = (one.code, *(str(one.evidence.get(name)) for name in _OF_CAUSE))
         finding = self._found.setdefault(cause, _Finding(one, rank))
+        finding.rank = min(finding.rank, rank)
         finding.jobs += jobs
         finding.capped = finding.capped or capped
         finding.queues.update(queues)

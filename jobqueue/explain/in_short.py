@@ -74,8 +74,8 @@ def backlog_in_short(using: str, watch: Stopwatch) -> list[Explanation]:
         watch.note_commits(crews.commits())
         first += crews.nobody()
         others, skew = crews.short(), crews.skew()
-    # Two statements, and in a transaction those of a savepoint.
-    needed = 4 if connections[using].in_atomic_block else 2
+    # Three statements, and in a transaction those of a savepoint.
+    needed = 5 if connections[using].in_atomic_block else 3
     locks = row_locks(using) if watch.has_time("row_lock", statements=needed) else []
     watch.leave_out(*_OF_QUEUES)
     return [*map(uncounted, [*first, *watch.told(), *locks, *others]), *skew]

@@ -16,10 +16,11 @@ from jobqueue.explain.ordering_keys import ordering_key_of
 from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.refusals import read_only
+from jobqueue.explain.row_locks import row_locks
 from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
-from jobqueue.explain.waits import waits_of_workers
+from jobqueue.explain.waits import may_wait_for_row, waits_of_workers
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.validation import check_id
@@ -28,7 +29,7 @@ from jobqueue.validation import check_id
 def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
     """Why a job does not run, likeliest first; of one that runs or has ended, what became of it. Never empty.
 
-    In the caller's transaction, by index seeks: at most eleven statements, whatever the table holds. If the database
+    In the caller's transaction, by index seeks: at most fifteen statements, whatever the table holds. If the database
     answers slowly, only those that fit into a second, unless `all_causes`. Raises InvalidValue for an id that no job
     has, InvalidType for what is no id.
     """
@@ -60,7 +61,8 @@ def explain_row(
         return [ended(job)]
     if job.status == Job.Status.PROCESSING:
         waits = waits_of_workers([job.locked_by], using, job_id=job.pk) if job.locked_by else []
-        return [*refusal, *nobody_reaps(job), *waits, running(job), *(watch.told() if watch else ())]
+        first, last = _locks(job, using) if not waits else ([], [])
+        return [*refusal, *nobody_reaps(job), *waits, *first, running(job), *last, *(watch.told() if watch else ())]
     place = read_place(job.queue, job.now, using, [job.task])
     found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
     if job.gate == 0 and job.run_at <= job.now:
@@ -77,6 +79,13 @@ def explain_row(
     if free:
         found += waits_for_worker(place, workers)
     return [*found, *drain_of(place), *_unknown(job, found), *workers.skew]
+
+
+def _locks(job: ReadJob, using: str) -> tuple[list[Explanation], list[Explanation]]:
+    """row_lock, surely of a running job or maybe of it. Four statements at most."""
+    found = row_locks(using)
+    waits = may_wait_for_row(job.locked_by, job.pk, using) if found and job.locked_by else None
+    return (found, []) if waits else ([], found if waits is None else [])
 
 
 def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:

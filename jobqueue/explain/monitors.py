@@ -12,14 +12,15 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
-from jobqueue.explain.findings import Findings, counted
+from jobqueue.explain.findings import Findings, counted, queue_list
 from jobqueue.explain.reading import ReadJob
 from jobqueue.maintenance.worker_rows import silent
 from jobqueue.models import Job
 from jobqueue.payload import JSON
+from jobqueue.schedules.listing import late_names
 
-#: leases that have run out are counted up to this, and silent workers that are named
-LEASES_MAX, WORKERS_SHOWN = 1000, 10
+#: leases that have run out are counted up to this, silent workers are named, schedules that are late counted
+LEASES_MAX, WORKERS_SHOWN, LATE_MAX = 1000, 10, 1000
 
 
 def monitor_dead(findings: Findings, using: str) -> None:
@@ -50,6 +51,22 @@ def monitor_dead(findings: Findings, using: str) -> None:
     facts = {"n": counted(len(ids), capped=capped), "jobs": id_list(ids), "workers": ", ".join(names)}
     facts |= {"time": span(float(evidence["seconds"] or 0)), "limit": span(2 * seconds)}
     findings.add(Explanation("monitor_dead", text % facts, evidence, _step()), queues, len(ids), capped=capped)
+
+
+def late_schedules(findings: Findings, using: str) -> None:
+    """Add monitor_dead if schedules are due and no worker fires them. One statement."""
+    names, seconds = late_names(using, LATE_MAX)
+    if not names:
+        return
+    text = gettext(
+        "Schedules are due and no worker fires them: %(n)s (%(names)s); the first one has been due for %(time)s. Their "
+        "jobs are not added."
+    )
+    facts = {"n": counted(len(names), capped=len(names) >= LATE_MAX), "names": queue_list(names), "time": span(seconds)}
+    evidence: dict[str, JSON] = {"kind": "schedules", "schedules": list(names[:WORKERS_SHOWN])}
+    evidence |= {"late": len(names), "seconds": seconds}
+    step = gettext("Start a worker without --no-scheduler. If one runs, look for 'schedule' in its log.")
+    findings.add(Explanation("monitor_dead", text % facts, evidence, step), (), 0)
 
 
 def nobody_reaps(job: ReadJob) -> list[Explanation]:

@@ -1,46 +1,112 @@
-"""row_lock: sessions wait for a lock on rows of the job table that another connection holds."""
+"""row_lock: sessions wait for a lock that another connection holds, or one has forgotten a transaction with locks."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import nullcontext
+
+from django.apps import apps
+from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
+from jobqueue.db import vendor
 from jobqueue.db.lock_facts import LockWait
+from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
-from jobqueue.explain.findings import Findings
 from jobqueue.lockstats.report import read_waits
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 
 #: shorter waits are usual: two verbs of one job follow each other
 WAIT_SECONDS = 1.0
-
-
-def row_lock(findings: Findings, using: str) -> None:
-    """Add what row_locks() finds."""
-    for one in row_locks(using):
-        findings.add(one, (), 0)
+#: a transaction that does nothing for longer, while due jobs do not start, is told
+FORGOTTEN_SECONDS, FORGOTTEN_MAX = 10.0, 3
 
 
 def row_locks(using: str) -> list[Explanation]:
-    """row_lock for each connection for which sessions have waited longer than WAIT_SECONDS. One statement or two.
+    """row_lock for each connection for which sessions have waited longer than WAIT_SECONDS. Three statements at most.
 
-    If the server does not show lock waits, or not to this account, nothing is found.
+    For locks on any table of this database, those on the job table first. If the server does not show lock waits, or
+    not to this account, nothing is found.
     """
-    table = Job._meta.db_table
+    if not vendor(using).diagnostics.available:
+        return []
     blockers: dict[int, list[LockWait]] = {}
     for wait in read_waits(using=using):
-        # "job_queue, index PRIMARY, record 1", or "job_queue, row (0,1)"
-        if wait.locked.partition(",")[0].rpartition(".")[2].strip('`"') == table and wait.seconds >= WAIT_SECONDS:
+        if wait.seconds >= WAIT_SECONDS and _is_here(wait):
             blockers.setdefault(wait.blocking, []).append(wait)
     waiting = {wait.waiting for waits in blockers.values() for wait in waits}
     # One that waits itself is not the cause. 0: the server names no connection, as for a prepared transaction.
+    found = [
+        (_is_of(waits, {Job._meta.db_table}), _explanation(blocking, waits))
+        for blocking, waits in blockers.items()
+        if blocking not in waiting and (blocking or any(wait.mode == "metadata" for wait in waits))
+    ]
+    return [one for _, one in sorted(found, key=lambda pair: not pair[0])]
+
+
+def is_of_jobs(one: Explanation) -> bool:
+    """Whether a row_lock is about the job table."""
+    return _table(str(one.evidence["locked"])) == Job._meta.db_table
+
+
+def locked_tables(using: str) -> list[Explanation]:
+    """row_lock, if a whole table of this package is locked: reading jobs would wait, too."""
+    tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()} | {"table"}
+    found = row_locks(using)
+    return [one for one in found if one.evidence["locked"] in tables]
+
+
+def forgotten(using: str) -> list[Explanation]:
+    """row_lock for transactions with locks that have done nothing for a while, though nobody waits for them."""
+    try:
+        with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
+            old = vendor(using).set_up.old_transactions(
+                connections[using], Job._meta.db_table, FORGOTTEN_SECONDS, FORGOTTEN_MAX
+            )
+            found = [one for one in old if one.idles and one.locks and _may_lock_jobs(one.session, using)]
+    except (Error, NotSupported):
+        return []
+    text = gettext(
+        "Connection %(blocking)d has had a transaction open for %(time)s, holds locks and does nothing. Claims pass "
+        "over the rows that it has locked, so due jobs may not start."
+    )
     return [
-        _explanation(blocking, waits) for blocking, waits in blockers.items() if blocking and blocking not in waiting
+        Explanation(
+            "row_lock",
+            text % {"blocking": one.session, "time": span(one.seconds)},
+            {"blocking": one.session, "blocker_idles": True, "blocking_seconds": one.seconds, "locked": ""},
+            _step(one.session),
+        )
+        for one in found
     ]
 
 
+def _may_lock_jobs(session: int, using: str) -> bool:
+    return vendor(using).diagnostics.may_lock(connections[using], session, Job._meta.db_table)
+
+
+def _table(locked: str) -> str:
+    # "job_queue, index PRIMARY, record 1", or "job_queue, row (0,1)"
+    return locked.partition(",")[0].rpartition(".")[2].strip('`"')
+
+
+def _is_of(waits: Collection[LockWait], tables: Collection[str]) -> bool:
+    return any(_table(wait.locked) in tables for wait in waits)
+
+
+def _is_here(wait: LockWait) -> bool:
+    """Whether it is no wait in another database of the server, whose name stands before that of the table."""
+    return _table(wait.locked) == Job._meta.db_table or "." not in wait.locked.partition(",")[0]
+
+
+def _step(blocking: int) -> str:
+    step = gettext("Find out what connection %(blocking)d does, and let it commit, or end it in the server.")
+    return step % {"blocking": blocking}
+
+
 def _explanation(blocking: int, waits: list[LockWait]) -> Explanation:
-    longest = max(waits, key=lambda wait: wait.seconds)
+    longest = max(waits, key=lambda wait: (_is_of([wait], {Job._meta.db_table}), wait.seconds))
     facts = {
         "blocking": blocking,
         "number": len({wait.waiting for wait in waits}),
@@ -49,17 +115,23 @@ def _explanation(blocking: int, waits: list[LockWait]) -> Explanation:
         "waiting": longest.waiting_statement or "-",
         "statement": longest.blocking_statement or "-",
     }
-    if longest.blocker_idles:
+    step = _step(blocking)
+    if not blocking:
         text = gettext(
-            "Sessions wait for a lock on the job table: %(number)d, for up to %(time)s. Connection %(blocking)d holds "
+            "Sessions wait for a lock on a whole table: %(number)d, for up to %(time)s. The server does not say which "
+            "connection holds it. One of their statements: %(waiting)s"
+        )
+        step = gettext("Find out who has locked the table (SHOW PROCESSLIST), and let it unlock it, or end it.")
+    elif longest.blocker_idles:
+        text = gettext(
+            "Sessions wait for a lock: %(number)d, for up to %(time)s. Connection %(blocking)d holds "
             "it (%(locked)s) in a transaction that is open and does nothing. Its last statement: %(statement)s"
         )
     else:
         text = gettext(
-            "Sessions wait for a lock on the job table: %(number)d, for up to %(time)s. Connection %(blocking)d holds "
+            "Sessions wait for a lock: %(number)d, for up to %(time)s. Connection %(blocking)d holds "
             "it (%(locked)s). Its statement: %(statement)s"
         )
-    step = gettext("Find out what connection %(blocking)d does, and let it commit, or end it in the server.") % facts
     evidence: dict[str, JSON] = {
         "blocking": blocking,
         "blocking_statement": longest.blocking_statement,

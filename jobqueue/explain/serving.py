@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from django.utils.translation import gettext
@@ -18,9 +18,10 @@ from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.reading import Place
+from jobqueue.explain.row_locks import forgotten, row_locks
 from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
-from jobqueue.explain.workers import RunningWorker, read_workers, slow_commits
+from jobqueue.explain.workers import RunningWorker, crash_loop, read_workers, slow_commits
 from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -73,6 +74,8 @@ def no_worker(place: Place, found: Serving) -> list[Explanation]:
     """no_worker, if none serves the queue."""
     if found.threads:
         return []
+    if not found.others and (crashed := crash_loop(place.using)):
+        return crashed
     queues = sorted(set(found.others))[:SHOWN]
     evidence: dict[str, JSON] = {"queue": place.queue, "living": len(found.others), "serve": list(queues)}
     facts = {"queue": place.queue, "queues": "; ".join(queues)}
@@ -102,6 +105,11 @@ def next_free_worker(place: Place, found: Serving) -> list[Explanation]:
     busy = _busy(place, found)
     waits = waits_of_workers(found.told, place.using) if found.told else []
     free = not busy.evidence["full"]
+    locks = row_locks(place.using) or (forgotten(place.using) if free else [])
+    if locks:
+        waits, busy = [*locks, *waits], beside_locks(busy)
+        if free:
+            return [*waits, busy]
     # With free threads, only what keeps the workers themselves from claiming is in the way of this job.
     first = [one for one in waits if not free or one.evidence.get("kind") == "refused"]
     return [*first, busy, *(one for one in waits if one not in first)]
@@ -129,6 +137,12 @@ def _busy(place: Place, found: Serving) -> Explanation:
         )
         step = gettext("Wait a few seconds. If nothing starts then, read the log of the workers.")
     return Explanation("workers_busy", text % facts, evidence, step)
+
+
+def beside_locks(busy: Explanation) -> Explanation:
+    """workers_busy where row_lock is told, too: more workers would not help."""
+    step = gettext("End the wait of row_lock first: more workers would wait, too, or pass over the same rows.")
+    return replace(busy, next_step=step)
 
 
 def leases_of(workers: Sequence[str], using: str) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from django.utils.translation import gettext
 
@@ -159,13 +160,24 @@ def at_a_gate(job: ReadJob, *, looked: bool = True) -> Explanation:
     return Explanation(code, text % facts, evidence, step % facts)
 
 
+def _is_known(task: str) -> bool:
+    return registry.find_task(task) is not None or (_import_tasks() and registry.find_task(task) is not None)
+
+
+@cache
+def _import_tasks() -> bool:
+    """Import each tasks.py, once: a web process imports only what its pages use."""
+    list(registry.discover())
+    return True
+
+
 def unknown_here(job: ReadJob) -> list[Explanation]:
     """unknown_task, if this process does not know what the job calls. Workers may."""
     if job.task is None:
-        if registry.find_handler(job.queue) is not None:
+        if registry.find_handler(job.queue) is not None or (_import_tasks() and registry.find_handler(job.queue)):
             return []
         text = gettext("Job %(id)d names no task, and this process knows no handler of queue %(queue)s.")
-    elif registry.find_task(job.task) is None:
+    elif not _is_known(job.task):
         text = gettext("Job %(id)d is of task %(task)s, which this process does not know.")
     else:
         return []

@@ -28,10 +28,11 @@ _DRIVERS = {
     "snowflake", "pg8000", "pymssql",
 }  # fmt: skip
 _DJANGO = "django/db/"
+_OWN, _OWN_LOCKS = "jobqueue/", "jobqueue/locks/"
 
 
 class Wait(NamedTuple):
-    """What a thread waits for. `kind`: "pool" or "connect", which are about connections, or "service".
+    """What a thread waits for. `kind`: "pool" or "connect", which are about connections, "lock", or "service".
 
     `name` is the library that waits, or the alias of a database; `place` the line that has called it.
     """
@@ -55,6 +56,8 @@ def wait_of(standing: Standing, using: str) -> Wait | None:
             return Wait("pool", "sqlalchemy", place)
         if line.file == "django/db/backends/base/base.py" and line.function == "connect":
             return Wait("connect", standing.database or "django", place)
+    if _in_own_lock(stack):
+        return Wait("lock", "jobqueue.locks", place)
     inner = next((line for line in reversed(stack) if not _only_waits(line)), None)
     if inner is None or not (_is_service(inner) or _is_database(inner)):
         return None
@@ -65,10 +68,26 @@ def wait_of(standing: Standing, using: str) -> Wait | None:
     return Wait("service", _library(stack), place)
 
 
+def runs_statement(standing: Standing, using: str) -> bool:
+    """Whether the threads are in a statement on the database `using`."""
+    inner = next((line for line in reversed(standing.stack) if not _only_waits(line)), None)
+    return standing.database == using and inner is not None and _is_database(inner)
+
+
+def _in_own_lock(stack: Sequence[Line]) -> bool:
+    """Whether the innermost code that is no library's takes a lock of this package."""
+    for line in reversed(stack):
+        if line.file.startswith(_OWN_LOCKS):
+            return True
+        if not (_only_waits(line) or _is_database(line) or _is_service(line) or line.file.startswith(_OWN)):
+            return False
+    return False
+
+
 def calling_line(stack: Sequence[Line]) -> str:
     """The innermost line outside of libraries that only wait, talk to services or to databases."""
     for line in reversed(stack):
-        if not (_only_waits(line) or _is_service(line) or _is_database(line) or _is_pool(line)):
+        if not (_only_waits(line) or _is_service(line) or _is_database(line) or _is_pool(line) or _is_lock(line)):
             return line.text
     return stack[-1].text if stack else "-"
 
@@ -98,6 +117,10 @@ def _is_service(line: Line) -> bool:
 
 def _is_database(line: Line) -> bool:
     return _package(line) in _DRIVERS or line.file.startswith(_DJANGO)
+
+
+def _is_lock(line: Line) -> bool:
+    return line.file.startswith((_OWN_LOCKS, "jobqueue/db/")) or line.file == "contextlib.py"
 
 
 def _is_pool(line: Line) -> bool:

@@ -1,4 +1,4 @@
-"""connection, outside_service and hanging: what the threads of workers wait for, as they have told it themselves.
+"""connection, outside_service, row_lock and hanging: what the threads of workers wait for, as they have told it.
 
 Only for workers that were asked a moment ago: the functions of this room write nothing, so they do not ask.
 """
@@ -14,8 +14,8 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.reports import Report, Standing, reports
 from jobqueue.explain.wait_groups import Group, Runner
-from jobqueue.explain.waiting_for import calling_line, wait_of
-from jobqueue.explain.waits_in_words import connection, hanging, outside_service, unreachable
+from jobqueue.explain.waiting_for import calling_line, runs_statement, wait_of
+from jobqueue.explain.waits_in_words import connection, hanging, outside_service, own_lock, unreachable
 from jobqueue.models import Job, JobStatTotal
 
 #: a job that has run for less is not said to wait for a service
@@ -50,12 +50,12 @@ def _note_wait(groups: dict[object, Group], report: Report, standing: Standing, 
     wait = wait_of(standing, using) if standing.looks > 1 else None
     if wait is None:
         return
-    if wait.kind == "service":
+    if wait.kind in ("service", "lock"):
         own = [runner for runner in own if runner.seconds >= SERVICE_SECONDS]
         if not own:
             return
     # All waits for one database are one group, also those of threads that hold no job.
-    key = (wait.kind, wait.name, wait.place) if wait.kind == "service" else (wait.kind, wait.name)
+    key = (wait.kind, wait.name, wait.place) if wait.kind in ("service", "lock") else (wait.kind, wait.name)
     group = groups.setdefault(key, Group(standing, wait.place, wait, age_seconds=report.age_seconds))
     if own and not group.runners:
         group.standing, group.place = standing, wait.place
@@ -97,7 +97,14 @@ def _hanging(told: Sequence[Report], runners: dict[tuple[int, int], Runner], usi
 
 
 def _explained(group: Group) -> Explanation:
-    return outside_service(group) if group.wait is not None and group.wait.kind == "service" else connection(group)
+    kind = "" if group.wait is None else group.wait.kind
+    return outside_service(group) if kind == "service" else own_lock(group) if kind == "lock" else connection(group)
+
+
+def may_wait_for_row(worker: str, job_id: int, using: str) -> bool | None:
+    """Whether the thread of this job is in a statement on the database; None: it has not told. One statement."""
+    found = [one for report in reports([worker], using) for one in report.standing if job_id in one.jobs]
+    return any(runs_statement(one, using) for one in found) if found else None
 
 
 def _by_size(groups: dict[object, Group]) -> list[Group]:

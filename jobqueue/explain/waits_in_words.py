@@ -32,6 +32,15 @@ def outside_service(group: Group) -> Explanation:
     return Explanation("outside_service", text % _facts(group), evidence, step)
 
 
+def own_lock(group: Group) -> Explanation:
+    """Jobs wait for a lock of this package."""
+    text = gettext(
+        "Jobs wait for a lock of jobqueue.locks: %(n)d (%(jobs)s), at %(place)s. The longest has run for %(time)s."
+    )
+    step = gettext("Find its holder (jobs locks), and let that one end. More workers would wait, too.")
+    return Explanation("row_lock", text % _facts(group), _evidence(group) | {"kind": "lock", "locked": ""}, step)
+
+
 def connection(group: Group) -> Explanation:
     """Threads wait for a connection to a database."""
     assert group.wait is not None

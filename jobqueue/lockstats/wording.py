@@ -16,7 +16,14 @@ NOTHING = "-"
 
 
 def finding_lines(finding: LockFinding) -> list[str]:
-    """One line; for a deadlock several."""
+    """One line; for a deadlock several. What another version or plain SQL has written may not be readable."""
+    try:
+        return _lines(finding)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return [gettext("The details cannot be read: another version of the package has written them, or plain SQL.")]
+
+
+def _lines(finding: LockFinding) -> list[str]:
     detail = finding.detail
     if finding.kind == LockFinding.Kind.DEADLOCK:
         return list(_deadlock_lines(detail))

@@ -25,7 +25,7 @@ _ENDS = {
     "retried": "Attempts that failed or were lost, whose jobs go on",
     "dead": "Jobs that ended FAILED",
     "canceled": "Jobs that ended CANCELED",
-    "lost": "Attempts whose lease ran out; they are also in jobs_retried or jobs_dead",
+    "lost": "Attempts whose process died or whose lease ran out; they are also in jobs_retried or jobs_dead",
 }
 
 

@@ -24,7 +24,7 @@ class CountedEnds(models.Model):
     # Jobs that ended FAILED.
     dead = models.BigIntegerField(_("dead"), default=0)
     canceled = models.BigIntegerField(_("canceled"), default=0)
-    # Those of retried and dead whose lease ran out.
+    # Those of retried and dead whose process died or whose lease ran out.
     lost = models.BigIntegerField(_("lost"), default=0)
     # Runs whose times are in the sums and histograms.
     runs = models.BigIntegerField(_("runs"), default=0)

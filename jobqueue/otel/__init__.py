@@ -30,7 +30,7 @@ class JobQueueInstrumentor:
         except ImportError as error:
             raise WrongSettings(
                 "JobQueueInstrumentor needs opentelemetry-api, which is not installed. Nothing is traced; run: "
-                'pip install "jobqueue[otel]"'
+                "pip install opentelemetry-api"
             ) from error
         tracing.trace_with(Spans(tracer_provider))
 

@@ -24,6 +24,7 @@ class Recent:
 
     throughput_per_minute: float = 0.0  # jobs that ended DONE or FAILED
     dead_per_hour: int = 0  # jobs that ended FAILED in the last hour
+    runs: int = 0  # that ended in the last minutes
     error_rate: float = 0.0  # share of the runs that failed or were lost; 0 if none ended
 
 
@@ -52,4 +53,4 @@ def read_recent(now: datetime, using: str, queues: Sequence[str] | None = None) 
 def _recent(sums: Sequence[int], minutes: float) -> Recent:
     done, retried, dead, dead_in_hour = sums
     runs = done + retried + dead
-    return Recent((done + dead) / minutes, dead_in_hour, (retried + dead) / runs if runs else 0.0)
+    return Recent((done + dead) / minutes, dead_in_hour, runs, (retried + dead) / runs if runs else 0.0)

@@ -1,7 +1,8 @@
 """Counts how jobs end, and how long runs took, in the memory of one process; a thread of its own writes the sums.
 
 No thread that ends jobs waits for a row of statistics. Only processes that call start() or recording() count: those of
-workers, and reap_leases. A process that is killed loses what it counted since its last write, up to FLUSH_SECONDS.
+workers, and reap_leases. A process that is killed loses what it counted since its last write, up to FLUSH_SECONDS, so
+all counts are lower bounds.
 """
 
 from __future__ import annotations

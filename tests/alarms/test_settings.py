@@ -7,7 +7,7 @@ import pytest
 from jobqueue import checks
 from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.conf import load, read
-from jobqueue.conf.alarms import COUNT_MAX, EXHAUSTED, FIGURES, REFUSED, SILENT, STALLED, Recipient
+from jobqueue.conf.alarms import COUNT_MAX, EXHAUSTED, FIGURES, LATE, REFUSED, SILENT, STALLED, Recipient
 from jobqueue.stats import QueueStats
 from jobqueue.stats.live import COUNT_MAX as COUNTED_MAX
 from tests.docs.markdown import ROOT
@@ -85,7 +85,7 @@ def test_what_is_right_is_read(settings):
 def test_the_figures_are_those_of_the_statistics_and_each_has_a_runbook():
     figures = {field.name for field in dataclasses.fields(QueueStats)} - {"queue", "capped"}
     assert {*FIGURES} == figures | {"rising_age_seconds"}
-    assert {*RUNBOOKS} == {*FIGURES, SILENT, STALLED, EXHAUSTED, REFUSED}
+    assert {*RUNBOOKS} == {*FIGURES, SILENT, STALLED, EXHAUSTED, REFUSED, LATE}
     assert all((ROOT / page).exists() for page in RUNBOOKS.values())
     assert COUNT_MAX == COUNTED_MAX
 

@@ -102,8 +102,8 @@ def test_it_reads_only():
     with CaptureQueriesContext(connection) as captured:
         examine()
     words = [query["sql"].split()[0].upper() for query in captured.captured_queries]
-    assert set(words) <= {"SELECT", "WITH", "EXPLAIN", "SHOW", "PRAGMA", "SAVEPOINT", "RELEASE", "DESCRIBE"}
-    assert len([word for word in words if word not in ("SAVEPOINT", "RELEASE")]) < 100
+    assert set(words) <= {"SELECT", "WITH", "EXPLAIN", "SHOW", "PRAGMA", "SAVEPOINT", "RELEASE", "DESCRIBE", "SET"}
+    assert len([word for word in words if word not in ("SAVEPOINT", "RELEASE")]) < 130
 
 
 def test_the_checks_have_names_of_their_own():

@@ -9,7 +9,7 @@ from django.db import transaction
 from jobqueue import enqueue, task
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, Snooze
-from jobqueue.explain import explain_job
+from jobqueue.explain import explain_job, states
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, HELD_REASON, QUARANTINED
 from jobqueue.transitions import cancel, fail, reap, release
 from jobqueue.transitions.releasing import hold_many
@@ -148,7 +148,7 @@ class TestAJobThatWorkersDoNotKnow:
         assert "shop.tasks.gone" in one.text
         assert one.evidence["task"] == "shop.tasks.gone"
         assert one.evidence["known_here"] is False
-        assert one.evidence["seconds"] > 30
+        assert one.evidence["seconds"] > 8
         assert codes(of_job(job_id)).count("unknown_task") == 1
 
     def test_by_its_queue(self, worker):
@@ -206,3 +206,12 @@ def test_a_job_that_was_released_is_as_one_that_never_ran(worker):
     job_id = make_job()
     release(claim_one())
     assert codes(of_job(job_id))[0] == "workers_busy"
+
+
+def test_a_process_that_has_not_imported_the_tasks_yet_imports_them_before_it_says_that_it_knows_none(monkeypatch):
+    asked = []
+    monkeypatch.setattr(states.registry, "find_task", lambda path: object() if asked else None)
+    monkeypatch.setattr(states.registry, "discover", lambda: asked.append(1) or [])
+    states._import_tasks.cache_clear()
+    assert states._is_known("orders.tasks.push")
+    states._import_tasks.cache_clear()

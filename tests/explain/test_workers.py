@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 from django.test import override_settings
 
+from jobqueue.explain import explain_backlog
 from jobqueue.models import Worker
-from tests.explain.helpers import codes, first, of_job
+from tests.explain.helpers import checked, codes, first, of_job, of_queue
 from tests.factories import claim_one, make_job, make_jobs, now
 
 pytestmark = pytest.mark.django_db
@@ -76,3 +77,15 @@ def test_the_jobs_of_workers_of_other_queues_are_not_counted(worker):
     make_job("mail")
     claim_one("mail", worker="w2")
     assert first(of_job(make_job()), "workers_busy").evidence["leases"] == 0
+
+
+def test_a_worker_whose_process_has_just_crashed_is_no_missing_worker(worker):
+    job_id = make_job()
+    worker("h:1:child-1", stopped_at=now(), stop_reason="was killed by SIGKILL")
+    for found in (of_job(job_id), of_queue(), checked(explain_backlog())):
+        one = first(found, "no_worker")
+        assert "Its command starts another one" in one.text
+        assert "SIGKILL" in one.text
+        assert "Start a worker" not in one.next_step
+    Worker.objects.update(stopped_at=now() - timedelta(minutes=5))
+    assert "runworker" in first(of_queue(), "no_worker").next_step

@@ -14,8 +14,9 @@ from jobqueue.db.lock_facts import Deadlock, LockWait, Party
 from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
+from jobqueue.lockstats.wording import finding_lines
 from jobqueue.models import LockFinding, LockRow
-from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
+from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, client_of, person, root, text_of
 from tests.cli.helpers import refused
 from tests.locks.waiting import TABLE, fresh, one_waits
 from tests.marks import committed
@@ -137,7 +138,7 @@ def test_the_page_costs_a_fixed_number_of_queries():
         ours = [q["sql"] for q in captured.captured_queries if re.search("job_lock_(stat|finding)", q["sql"])]
         # The sums by kind are the one that needs no limit.
         assert sum("LIMIT" not in statement for statement in ours) == 1
-    assert costs[0] == costs[1] <= 21
+    assert costs[0] == costs[1] <= 22 + LIMIT_STATEMENTS
 
 
 def test_the_page_is_korean(settings):
@@ -230,3 +231,11 @@ def test_a_wait_that_goes_on_is_shown():
     assert "held by " in said
     assert "secret" not in said
     assert found["seconds"] > 0
+
+
+@pytest.mark.parametrize("kind", LockFinding.Kind.values)
+@pytest.mark.parametrize("detail", [{}, [], None, 7, "text", {"parties": [{}], "session": {}}, {"runs": "x"}])
+def test_a_finding_that_cannot_be_read_is_a_sentence(kind, detail):
+    assert finding_lines(LockFinding(kind=kind, detail=detail)) == [
+        "The details cannot be read: another version of the package has written them, or plain SQL."
+    ]

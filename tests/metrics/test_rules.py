@@ -151,6 +151,34 @@ def test_the_query_by_which_workers_are_scaled_and_the_rules_give_what_they_shou
                 ],
             },
             {
+                # Too many pairs of queue and task: those of "zoo" are left out.
+                "interval": "1m",
+                "input_series": [
+                    series("jobqueue_jobs", "3x60", queue="zoo", state="ready", instance="a"),
+                    series("jobqueue_ended_complete", "0x60", instance="a"),
+                ],
+                "alert_rule_test": [
+                    fires("JobqueueNothingEnds", "40m"),
+                    fires("JobqueueFiguresLeftOut", "40m", severity="warning"),
+                ],
+            },
+            {
+                # The first failures of a task come between two scrapes; "old" is as it was, in a new web process.
+                "interval": "1m",
+                "input_series": [
+                    series("jobqueue_jobs_dead_total", "_x30 50x30", queue="mail", task="new", instance="a"),
+                    series("jobqueue_jobs_dead_total", "90x60", queue="mail", task="old", instance="a"),
+                    series("jobqueue_jobs_dead_total", "_x30 90x30", queue="mail", task="old", instance="b"),
+                    series("jobqueue_ended_complete", "1x60", instance="a"),
+                ],
+                "alert_rule_test": [
+                    fires("JobqueueDeadLetters", "5m"),
+                    fires("JobqueueDeadLetters", "35m", severity="warning", queue="mail", task="new"),
+                    fires("JobqueueDeadLetters", "55m"),
+                    fires("JobqueueFiguresLeftOut", "40m"),
+                ],
+            },
+            {
                 "interval": "1m",
                 "input_series": [],
                 "alert_rule_test": [fires("JobqueueNoMetrics", "6m", severity="critical")],

@@ -10,9 +10,11 @@ from django.db import OperationalError, connection, transaction
 
 from jobqueue import transitions
 from jobqueue.db import background_writer
+from jobqueue.exceptions import JobLost
 from jobqueue.models import Job, JobStat, QueueStat
 from jobqueue.stats import recorder
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, reap, release, snooze
+from jobqueue.transitions.failing import fail_many
 from tests.factories import claim_one, expire, make_job, make_jobs, set_columns
 from tests.marks import committed
 from tests.patience import wait_until
@@ -49,6 +51,15 @@ def test_a_lost_lease_is_counted_by_the_reaper_alone_and_once():
             ack(again)
     # Of the lost ones one was retried and one is dead: the rate of errors takes each of them once.
     assert sums() == (0, 1, 1, 0, 2)
+
+
+def test_a_run_that_died_with_its_process_is_counted_as_lost():
+    with counted():
+        make_jobs(2)
+        again, failed = claim("q", 2, worker="w")
+        fail_many([again], error=JobLost("killed"))
+        fail(failed, error="x")
+    assert sums() == (0, 2, 0, 0, 1)
 
 
 def test_a_verb_that_is_rolled_back_is_not_counted():
