@@ -1,4 +1,4 @@
-"""jobs alarms: list the alarms that fire; exit status 1 if there is one."""
+"""jobs alarms: list the alarms that fire; exit status 1 if there is one, or if nobody looks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.management.base import OutputWrapper
 
 from jobqueue.alarms import Alarm, firing
 from jobqueue.alarms.alarm import RUNBOOKS
-from jobqueue.alarms.looking import last_look_seconds
+from jobqueue.alarms.looking import is_stale, last_look_seconds
 from jobqueue.alarms.recipients import facts
 from jobqueue.cli.arguments import add_database, add_json
 from jobqueue.cli.tables import aligned
@@ -18,10 +18,8 @@ from jobqueue.cli.watch import add_watch, repeat
 from jobqueue.conf import load
 from jobqueue.durations import format_seconds
 
-#: exit status while an alarm fires
+#: exit status while an alarm fires, or nobody would notice it
 FIRING = 1
-#: nobody looks any more, if the last look is older
-STALE_SECONDS = 300.0
 _HEAD = ("queue", "alarm", "value", "threshold", "since", "runbook")
 
 
@@ -40,7 +38,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             block.write(json.dumps({"version": 1, "alarms": listed, "last_look_seconds": age}))
         elif given["verbosity"] > 0:
             _write(block, found, age)
-        return FIRING if found else 0
+        return FIRING if found or is_stale(age) else 0
 
     return repeat(show, out, using, given, words=f"alarms of {using}")
 
@@ -53,10 +51,10 @@ def _write(out: OutputWrapper, found: list[Alarm], age: float | None) -> None:
         out.write("JOBQUEUE['ALARMS'] has no thresholds: nobody looks")
     elif age is None:
         out.write("nobody has looked yet: a worker without --no-reaper does, and reap_leases")
-    elif age > STALE_SECONDS:
+    elif is_stale(age):
         out.write(f"the last look was {format_seconds(age)} ago: no worker without --no-reaper seems to run")
     if not found:
-        out.write("no alarm fires")
+        out.write("it is not known whether an alarm fires" if is_stale(age) else "no alarm fires")
         return
     for line in aligned([_HEAD, *map(_row, found)], numbers=(2, 3)):
         out.write(line)

@@ -15,7 +15,7 @@ from django.utils import translation
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json
 from jobqueue.cli.tables import aligned
 from jobqueue.doctor import Finding, Level
-from jobqueue.doctor.examination import Checked, check_all, in_order
+from jobqueue.doctor.examination import READ_SECONDS, Checked, check_all, in_order
 
 #: the exit status if there is an error or a warning
 FOUND_WRONG = 1
@@ -28,7 +28,7 @@ def declare(parser: ArgumentParser) -> None:
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     with translation.override(None):
-        checked = list(check_all(using))
+        checked = list(check_all(using, seconds=READ_SECONDS))
     findings = in_order(checked)
     if given["json"]:
         out.write(json.dumps(_document(using, checked, findings)))

@@ -13,6 +13,7 @@ from django.core.management.base import OutputWrapper
 
 from jobqueue.backends import JobQueueBackend
 from jobqueue.cli.arguments import add_database, add_json, duration
+from jobqueue.cli.audited import audit_jobs
 from jobqueue.compat import AnyTask, InvalidTask, TaskResult
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
@@ -52,6 +53,8 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             result = chosen.enqueue(*given["task_args"], **given["task_kwargs"])
     except InvalidTask as error:
         raise InvalidValue(f"{error} Nothing was written.") from None
+    if added:
+        audit_jobs("enqueue", [int(result.id)], using=_database_of(task))
     _tell(out, given, chosen, result, is_new=bool(added))
     return 0
 

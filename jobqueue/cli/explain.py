@@ -18,6 +18,7 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
 from jobqueue.explain.asking import ask_workers
+from jobqueue.explain.row_locks import locked_tables
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -71,6 +72,9 @@ def _explain(job_id: int | None, given: dict[str, Any], using: str) -> list[Expl
     """[] for an id that no job has. In English, as everything on the command line."""
     queue, every = given["queue"], given["all_causes"]
     with translation.override(None), time_limit(READ_SECONDS, using=using):
+        if blocked := locked_tables(using):
+            # Whatever reads a job would wait, too.
+            return blocked
         if job_id is None and queue is None:
             return explain_backlog(using=using, all_causes=every)
         if job_id is None:

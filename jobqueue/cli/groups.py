@@ -11,6 +11,7 @@ from django.core.management.base import OutputWrapper
 
 from jobqueue import groups
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.audited import audit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.groups import Group
 from jobqueue.log_format import one_line
@@ -57,6 +58,7 @@ def _one(verb: str, group_id: str, out: OutputWrapper, using: str, given: dict[s
     changed = True
     if verb != "show":
         changed = (groups.seal if verb == "seal" else groups.cancel)(group_id, using=using)
+        audit(verb, {"group": group_id}, changed=int(changed), using=using)
     group = groups.get(group_id, using=using)
     if given["json"]:
         facts = {} if verb == "show" else {"changed": changed}
@@ -68,6 +70,8 @@ def _one(verb: str, group_id: str, out: OutputWrapper, using: str, given: dict[s
 
 def _resume(group_id: str, out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     found = groups.resume(group_id, dry_run=given["dry_run"], using=using)
+    if not found.dry_run:
+        audit("resume", {"group": group_id}, changed=len(found.runs) + len(found.waits), using=using)
     if given["json"]:
         out.write(json.dumps({"version": 1, **asdict(found)}))
     elif given["verbosity"] > 0:

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.audited import audit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
@@ -54,6 +55,7 @@ def _resume(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         raise InvalidValue("jobs keys takes either no words, or: resume QUEUE KEY. Nothing was changed.")
     queue, key = words[1], _key(words[2])
     done = resume(queue, key, using=using)
+    audit("resume", {"queue": queue, "key": readable_key(key)}, changed=int(done), using=using)
     if given["json"]:
         out.write(json.dumps({"version": 1, "resumed": done}))
     elif given["verbosity"] > 0:

@@ -92,7 +92,7 @@ def _counters_of(one: LockSummary) -> dict[str, object]:
 def _statistics(seconds: float, kinds: list[LockSummary], keys: list[LockSummary]) -> Iterator[str]:
     yield f"Locks of the last {format_seconds(seconds)}"
     for one in kinds:
-        yield "  " + _line(one, f"{one.kind}s")
+        yield "  " + _line(one, f"{one.kind}{'es' if one.kind.endswith('x') else 's'}")
     if not kinds:
         yield "  none"
     yield "Most contended keys"

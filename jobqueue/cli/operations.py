@@ -11,6 +11,7 @@ from django.core.management.base import OutputWrapper
 
 from jobqueue import transitions
 from jobqueue.cli.arguments import FOUND, add_database, add_json
+from jobqueue.cli.audited import audit_jobs
 from jobqueue.validation import check_id
 
 
@@ -38,6 +39,7 @@ class Operation:
         finally:
             # What was done before an error is told, too.
             self._tell(out, given, found)
+            audit_jobs(given["subcommand"], (job_id for job_id, done in found.items() if done), using=using)
         return 0 if all(found.values()) else FOUND
 
     def _tell(self, out: OutputWrapper, given: dict[str, Any], found: dict[int, bool]) -> None:

@@ -110,6 +110,14 @@ def _shows_errors(logger: logging.Logger) -> bool:
     return False
 
 
+def _may_be_worker(pid: int) -> bool:
+    """False only if /proc says that the process is another one, which has got the number of a worker since."""
+    try:
+        return b"runworker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
 @contextmanager
 def pid_file(name: str | None) -> Iterator[None]:
     """Keep this process's id in file `name` within the block. Raises CommandError if it names a running process."""
@@ -119,12 +127,15 @@ def pid_file(name: str | None) -> Iterator[None]:
     path = Path(name)
     with suppress(OSError, ValueError):
         other = int(path.read_text())
-        if other != os.getpid() and pid_exists(other):
+        if other != os.getpid() and pid_exists(other) and _may_be_worker(other):
             raise CommandError(
                 f"{path}: worker {other} is running; stop it first, or use another --pidfile", returncode=USAGE
             )
     try:
-        path.write_text(f"{os.getpid()}\n")
+        # Not through a link: its target may be any file that this account may write.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(path, "w", opener=lambda name, _: os.open(name, flags, 0o644)) as file:
+            file.write(f"{os.getpid()}\n")
     except OSError as error:
         raise CommandError(f"--pidfile {path}: {error.strerror}", returncode=USAGE) from None
     try:

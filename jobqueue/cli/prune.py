@@ -16,6 +16,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 
 from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, add_database, add_json, count, duration, duration_or_zero
+from jobqueue.cli.audited import audit
 from jobqueue.cli.dead_letters import confirm
 from jobqueue.cli.tables import aligned
 from jobqueue.conf import load
@@ -103,7 +104,10 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     done = _Counts(lists=given["list"])
     try:
         with ExitStack() as stack:
-            _prune(found, using, given, _keep(given, stack), done)
+            try:
+                _prune(found, using, given, _keep(given, stack), done)
+            finally:
+                audit("prune", _chosen(given), changed=done.total, using=using)
     except (OSError, KeyboardInterrupt) as error:
         done.complete = False
         _tell(out, given, done, "were deleted")
@@ -112,6 +116,12 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         return NO_SUCH_ID
     _tell(out, given, done, "were archived" if given["archive"] else "were deleted")
     return 0 if done.complete else FOUND
+
+
+def _chosen(given: Mapping[str, Any]) -> dict[str, str]:
+    """The filters, for the audit."""
+    states, queues = given["state"], given["queue"]
+    return ({"state": ",".join(states)} if states else {}) | ({"queue": ",".join(queues)} if queues else {})
 
 
 #: what may be deleted, on a database; whether expiries may be written

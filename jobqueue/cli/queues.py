@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable
@@ -14,6 +13,7 @@ from django.utils import translation
 
 from jobqueue import flow
 from jobqueue.cli.arguments import FOUND, add_database, add_json
+from jobqueue.cli.audited import audit, author
 from jobqueue.cli.dead_letters import instant
 from jobqueue.cli.tables import aligned
 from jobqueue.exceptions import InvalidValue
@@ -72,6 +72,8 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         if given["task"] is not None:
             list(registry.discover())
         changed, say = _APPLY[verb](name, using, given)
+        place = {"queue": str(name)} | ({"task": given["task"]} if given["task"] else {})
+        audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
         return _tell(out, given, changed, place_state(str(name), given["task"], using=using), say)
 
 
@@ -135,14 +137,16 @@ def _limit(name: str, using: str, given: dict[str, Any]) -> Done:
 _APPLY: dict[str, Callable[..., Done]] = {"pause": _pause, "drain": _drain, "resume": _resume, "limit": _limit}
 
 
+def _told(given: dict[str, Any]) -> str:
+    """The reason, or what was set."""
+    options = [f"{name} {given[name]}" for name in ("concurrency", "rate") if given[name] is not None]
+    return given["reason"] or ("clear" if given["clear"] else ", ".join(options))
+
+
 def _author(given: dict[str, Any]) -> str:
     if given["by"] is not None:
         return str(given["by"])
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # A container may run under a number that no user has.
-        return ""
+    return author()
 
 
 def _concurrency(text: str) -> int | str:

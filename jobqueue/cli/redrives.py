@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.audited import audit
 from jobqueue.cli.dead_letters import described, facts
 from jobqueue.dead_letters import redrives, stop
 from jobqueue.exceptions import InvalidValue
@@ -41,6 +42,7 @@ def _stop(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     if len(words) != 2 or words[0] != "stop":
         raise InvalidValue("jobs redrives takes either no words, or: stop ID. Nothing was changed.")
     done = stop(words[1], using=using)
+    audit("stop", {"redrive": words[1]}, changed=int(done), using=using)
     if given["json"]:
         out.write(json.dumps({"version": 1, "stopped": done}))
     elif given["verbosity"] > 0:

@@ -10,6 +10,7 @@ from django.core.management.base import OutputWrapper
 from django.db import transaction
 
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.audited import audit, audit_jobs
 from jobqueue.cli.dead_letters import add_filter, confirm, described, facts, filter_of
 from jobqueue.dead_letters import Redriven, redrive
 from jobqueue.exceptions import InvalidValue
@@ -56,6 +57,8 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     finally:
         # What was done before an error is told, too.
         _tell(out, given, found)
+        if not given["dry_run"]:
+            audit_jobs("retry", (job_id for job_id, state in found.items() if state), using=using)
     return 0 if all(found.values()) else FOUND
 
 
@@ -83,6 +86,7 @@ def _redrive(out: OutputWrapper, using: str, given: dict[str, Any], options: dic
                 out.write("nothing was changed")
             return FOUND
         found = redrive(**wanted, **options)
+        audit("redrive", {"redrive": str(found.id)}, changed=found.matched, using=using)
     if given["json"]:
         out.write(json.dumps({"version": 1, "redrive": facts(found)}))
     elif given["verbosity"] > 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from django.core.management.base import OutputWrapper
 from django.db import connections
 
 from jobqueue.cli.arguments import FOUND
+from jobqueue.cli.audited import audit, author
 from jobqueue.cli.dead_letters import confirm, instant
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
@@ -33,7 +33,8 @@ def run(out: OutputWrapper, using: str, source: str, given: dict[str, Any]) -> i
             if given["json"]:
                 out.write(json.dumps({"version": 1, "schedules": None}))
             return FOUND
-        plans = carry_out(plans, by=_author(), using=using)
+        plans = carry_out(plans, by=author()[:100], using=using)
+        audit("import", {"source": source}, changed=sum(one.outcome == "new" for one in plans), using=using)
     _tell(out, plans, given)
     return 0
 
@@ -56,13 +57,6 @@ def _tables_in(alias: str | None) -> str | None:
         known = ", ".join(sorted(connections.settings))
         raise InvalidValue(f"--from {alias[:100]!r} is not in DATABASES ({known}). Nothing was changed.")
     return alias
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()[:100]
-    except (KeyError, OSError, ImportError):
-        return ""  # a container may run under a number that no user has
 
 
 def _tell(out: OutputWrapper, plans: Sequence[Planned], given: dict[str, Any]) -> None:

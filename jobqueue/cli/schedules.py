@@ -13,6 +13,7 @@ from django.core.management.base import OutputWrapper
 from jobqueue import schedules
 from jobqueue.cli import schedule_import
 from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.audited import audit
 from jobqueue.cli.dead_letters import instant
 from jobqueue.cli.tables import aligned
 from jobqueue.exceptions import InvalidValue
@@ -120,6 +121,8 @@ def when(one: Known) -> str:
 
 def _state(one: Known) -> Iterable[str]:
     yield "enabled" if one.enabled else f"disabled: {one.reason}"
+    yield from ["late: no worker fires it"] if one.late else []
+    yield from [f"cannot be read here: {one.problem}"] if one.problem else []
     yield from ["retired"] if one.retired_at else []
     yield from [f"edited by {one.edited_by}" if one.edited_by else "edited"] if one.edited else []
     yield from ["differs from the code"] if one.differs else []
@@ -127,17 +130,20 @@ def _state(one: Known) -> Iterable[str]:
 
 def _run(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
     job_id = schedules.run_now(name, using=using)
+    audit("run", {"schedule": name, "job_ids": str(job_id)}, using=using)
     return _tell(out, given, {"job_id": job_id}, f"job #{job_id} of schedule {name} was added")
 
 
 def _enable(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
     changed = schedules.enable(name, using=using)
+    audit("enable", {"schedule": name}, changed=int(changed), using=using)
     said = "fires again from its next tick on" if changed else "was enabled already; nothing was changed"
     return _tell(out, given, {"changed": changed}, f"schedule {name} {said}", changed=changed)
 
 
 def _disable(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
     changed = schedules.disable(name, reason=given["reason"], using=using)
+    audit("disable", {"schedule": name}, changed=int(changed), reason=given["reason"] or "", using=using)
     said = "fires no tick until it is enabled" if changed else "was disabled already; nothing was changed"
     return _tell(out, given, {"changed": changed}, f"schedule {name} {said}", changed=changed)
 

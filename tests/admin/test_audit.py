@@ -2,13 +2,14 @@
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth import get_user_model
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import bulk_verbs
 from jobqueue.models import AuditEvent, Job
-from tests.admin.helpers import HOSTILE, Inline, act, client_of, job_page, person, text_of, viewer
+from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, Inline, act, client_of, job_page, person, text_of, viewer
 from tests.factories import make_in_state
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +49,32 @@ def test_older_records_follow_by_keyset(monkeypatch):
     page = text_of(client.get(VERBS, {"before": ids[1]}))
     assert ["text 1" in page, "text 0" in page, "?before=" in page] == [False, True, False]
     assert "text 2" in text_of(client.get(VERBS, {"before": "x' OR 1=1"}))
+
+
+def test_the_records_of_a_user_stay_when_the_account_is_deleted():
+    job_id = make_in_state("FAILED")
+    user = person("view_job", "retry_job", "view_auditevent", name="leaver")
+    act(client_of(user), "retry", job_id)
+    did_at = LogEntry.objects.get().action_time
+    assert get_user_model().objects.filter(pk=user.pk).delete()[0]
+    assert not LogEntry.objects.exists()
+    event = AuditEvent.objects.get()
+    assert (event.user_name, event.verb, event.filters) == ("leaver", "retry", {"job_ids": str(job_id)})
+    assert (event.reason, event.phase, event.due_at) == ("retry (was FAILED)", "done", None)
+    assert event.created_at == event.ended_at == did_at
+    page = text_of(viewer("view_auditevent").get(AUDIT))
+    assert "leaver" in page
+    assert "retry (was FAILED)" in page
+
+
+def test_the_deletion_of_an_account_that_did_nothing_here_adds_no_record():
+    user = person()
+    LogEntry.objects.create(
+        user=user, content_type=ContentType.objects.get_for_model(type(user)), object_id="1", object_repr="a user",
+        action_flag=CHANGE, change_message="changed",
+    )  # fmt: skip
+    user.delete()
+    assert not AuditEvent.objects.exists()
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -90,4 +117,4 @@ def test_the_cost_does_not_grow_with_the_rows():
         counts.append(len(captured))
         assert all("LIMIT" in one["sql"] for one in captured if "job_audit" in one["sql"])
     # Where the first records are not enough for a page, older ones are looked for.
-    assert counts[1] <= counts[0] <= 10
+    assert counts[1] <= counts[0] <= 10 + LIMIT_STATEMENTS

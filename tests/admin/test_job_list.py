@@ -273,6 +273,15 @@ def test_many_jobs_of_each_state_are_all_found_and_no_others(few, monkeypatch, s
     assert [job_id for page in found for job_id in page] == wanted[::-1]
 
 
+def test_held_jobs_are_found_in_more_queues_than_one_statement_asks(few, monkeypatch):
+    monkeypatch.setattr(finding, "QUEUES_ASKED", 2)
+    wanted = [job_id for number in range(5) for job_id in make_jobs(2, f"q{number}")]
+    Job.objects.update(gate=2)
+    make_jobs(3, "q4")
+    found, _last = walked(viewer(), {"state": "held"})
+    assert [job_id for page in found for job_id in page] == wanted[::-1]
+
+
 def walked_back(client, page):
     found = []
     for _ in range(20):

@@ -1,6 +1,8 @@
 """Django's history with very many entries, of other apps and other rows: pages read a bounded number of them."""
 
 import re
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -134,3 +136,9 @@ class TestOfAll:
             single_verbs.records(10)
             costs.append(reads(lambda: single_verbs.records(10), "django_admin_log"))
         assert costs[1] <= 2 * costs[0] + 60, costs
+
+
+@pytest.mark.parametrize("key", [7, "usr_01HZX", UUID(int=7)])
+def test_an_entry_has_the_key_of_the_user_as_the_project_has_made_it(key):
+    request = SimpleNamespace(user=SimpleNamespace(pk=key))
+    assert history.log_entry(request, Job, 1, "job 1", CHANGE).user_id == key

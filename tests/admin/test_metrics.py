@@ -21,7 +21,7 @@ from jobqueue.admin.metrics.ranges import RANGES, offered
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import JobStat, JobStatTotal
 from jobqueue.stats import summary
-from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, text_of
+from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, Inline, client_of, person, root, text_of
 from tests.factories import now
 from tests.stats.helpers import add
 
@@ -187,7 +187,7 @@ def test_estimates_and_tables_that_leave_something_out_are_told(monkeypatch):
     for number in range(4):
         ended(f"q{number}", done=number + 1)
     page = words_of(show())
-    assert "estimates from 25 % of the rows of statistics; counts are exact." in page
+    assert "estimates from 25 % of the rows of statistics; counts are of all rows." in page
     assert "pairs of queue and task with the most ended jobs only" in page
     assert "q3 4" in page
     assert "q1 2" not in page
@@ -235,7 +235,7 @@ def test_the_number_of_statements_does_not_grow_with_the_statistics():
         statements = [one["sql"] for one in captured.captured_queries]
         assert not [one for one in statements if "job_queue" in one]
         counts.append(len(statements))
-    assert counts[0] == counts[1] <= 20
+    assert counts[0] == counts[1] <= 20 + LIMIT_STATEMENTS
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

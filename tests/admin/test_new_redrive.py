@@ -1,5 +1,7 @@
 """The page that starts a redrive: a form, a preview that writes nothing, and a button that starts it."""
 
+from contextlib import contextmanager
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import OperationalError
@@ -7,7 +9,7 @@ from django.utils import translation
 
 from jobqueue.admin.dead_letters import redrive_page
 from jobqueue.dead_letters import redrives
-from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
+from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown, StatementTimeout
 from jobqueue.models import Redrive
 from tests.admin.helpers import HOSTILE, JOBS, Inline, act, client_of, job_page, person, root, text_of, viewer
 from tests.dead_letters.test_redrive import dead
@@ -23,6 +25,12 @@ START = {"start": "1", "canary": "10"}
 def allowed(*more):
     """A browser of somebody who may start redrives and see them."""
     return viewer("redrive_jobs", "view_redrive", *more)
+
+
+@contextmanager
+def over_at_once(seconds, *, using):
+    raise StatementTimeout("it took too long")
+    yield
 
 
 def test_the_form_is_empty_at_first_and_suggests_a_canary():
@@ -227,3 +235,31 @@ def test_the_page_is_korean(settings):
     for text in ("dead letters", "canary.", "Preview", "retried first"):
         assert text not in page, text
     assert Redrive.objects.count() == 0
+
+
+def test_a_preview_of_very_many_counts_for_a_second_and_groups_the_newest(monkeypatch):
+    monkeypatch.setattr("jobqueue.admin.dead_letters.redrive_page.GROUPED_MAX", 2)
+    old = [make_in_state("FAILED", queue="old") for _ in range(3)]
+    for _ in range(2):
+        make_in_state("FAILED", queue="new")
+    client = viewer("redrive_jobs")
+    page = text_of(client.get(NEW, {"everything": "on"}))
+    assert "5 dead letters match." in page
+    assert "Only the newest 2 dead letters are counted." in page
+    # The newest two have other queues: it can be started all the same.
+    page = text_of(client.get(NEW, {"queue": "old"}))
+    assert "3 dead letters match." in page
+    assert "Start: retry 3 jobs" in page
+    assert job_page(old[0]) in page
+
+    monkeypatch.setattr("jobqueue.dead_letters.preview.time_limit", over_at_once)
+    page = text_of(client.get(NEW, {"everything": "on", "canary": "2"}))
+    assert "So many dead letters match that counting them took too long." in page
+    assert "After that, the others are retried, oldest first." in page
+    assert "Start: retry all that match" in page
+    assert "Yes, retry all dead letters of all queues." in page
+    page = text_of(client.get(NEW, {"everything": "on", "canary": "0", "limit": "4"}))
+    assert "Only the 4 oldest of them are retried, by the limit." in page
+    assert "Start: retry 4 jobs" in page
+    page = text_of(client.get(NEW, {"everything": "on", "canary": "0"}))
+    assert "All of them are retried, oldest first." in page

@@ -10,8 +10,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from jobqueue.admin.overview import reading
-from jobqueue.admin.overview.alarms import WORDS
+from jobqueue.admin.overview.alarms import WORDS, sentence
 from jobqueue.admin.overview.page import RANGES
+from jobqueue.alarms import Alarm
 from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.flow import drain, pause
@@ -291,3 +292,11 @@ def test_the_page_speaks_korean():
     with translation.override("ko"):
         page = text_of(root(headers={"accept-language": "ko"}).get(PAGE))
     assert "대기" in page
+
+
+def test_an_alarm_leads_to_what_it_is_about():
+    at = now()
+    of_queue = sentence(Alarm("mail", "dead_per_hour", 60, 50, at, 1), at)
+    of_workers = sentence(Alarm("", "silent", 1, 1, at, 1), at)
+    assert 'href="/admin/jobqueue/job/?queue=mail&amp;state=failed"' in of_queue
+    assert 'href="/admin/jobqueue/worker/"' in of_workers

@@ -3,6 +3,7 @@
 import pytest
 
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.doctor import examine
 from jobqueue.models import JobAlarm
 from tests.alarms.helpers import look_again
 from tests.cli.helpers import printed, read_json
@@ -23,7 +24,7 @@ def fires(settings):
 def test_nothing_fires(settings):
     assert printed("alarms") == "JOBQUEUE['ALARMS'] has no thresholds: nobody looks\nno alarm fires\n"
     settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
-    assert printed("alarms").startswith("nobody has looked yet: a worker")
+    assert printed("alarms", status=1).startswith("nobody has looked yet: a worker")
     look_again()
     assert printed("alarms") == "no alarm fires\n"
     assert read_json("alarms")["alarms"] == []
@@ -50,3 +51,14 @@ def test_it_says_if_nobody_looks_any_more(fires):
     first, *_ = printed("alarms", status=1).splitlines()
     assert first.startswith("the last look was 1h")
     assert first.endswith("ago: no worker without --no-reaper seems to run")
+
+
+def test_nobody_looks_and_nothing_fires_is_no_good_answer(settings):
+    settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
+    look_again()
+    assert printed("alarms") == "no alarm fires\n"
+    JobAlarm.objects.update(looked_at=UtcNowPlus(-3600))
+    assert printed("alarms", status=1).endswith("it is not known whether an alarm fires\n")
+    assert read_json("alarms", status=1)["alarms"] == []
+    (finding,) = [one for one in examine() if one.id == "alarms_stale"]
+    assert "Nobody has looked" in finding.text

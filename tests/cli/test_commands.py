@@ -122,14 +122,14 @@ class TestReapLeases:
     def test_a_dry_run_changes_nothing(self):
         ids = self.lapsed()
         before = [row(i) for i in ids]
-        assert reap("--dry-run") == "3 leases and 0 locks have expired\n"
+        assert reap("--dry-run") == "expired: 3 leases and 0 locks\n"
         assert [row(i) for i in ids] == before
 
     def test_locks_that_have_ended_are_freed(self):
         for name in ("gone", "alive"):
             lease_lock(name, 60).acquire()
         LockRow.objects.filter(pk="gone").update(expires_at=UtcNowPlus(-1))
-        assert reap("--dry-run") == "0 leases and 1 locks have expired\n"
+        assert reap("--dry-run") == "expired: 0 leases and 1 lock\n"
         assert reap().endswith("locks freed 1, workers marked dead 0, dead letters redriven 0, ended jobs deleted 0\n")
         assert [lock.pk for lock in LockRow.objects.all()] == ["alive"]
 

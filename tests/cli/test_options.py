@@ -1,6 +1,8 @@
 """Flag before environment before settings; help; the pid file."""
 
 import os
+import subprocess
+import sys
 from argparse import ArgumentParser
 from io import StringIO
 
@@ -12,6 +14,7 @@ from django.core.management.base import CommandError
 from jobqueue.cli import process, worker_options
 from jobqueue.management.commands.runworker import Command
 from tests.cli.helpers import options, refused
+from tests.patience import wait_until
 
 
 def test_defaults():
@@ -146,12 +149,34 @@ class TestPidfile:
 
     def test_a_living_worker_is_not_replaced(self, tmp_path):
         path = tmp_path / "pid"
-        path.write_text(f"{os.getppid()}\n")
-        with pytest.raises(CommandError, match="is running") as refused:
+        command = [sys.executable, "-c", "input()", "runworker"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+            path.write_text(f"{worker.pid}\n")
+            # Popen() returns a moment before the system has the new command line.
+            wait_until(lambda: process._may_be_worker(worker.pid), what="the command line of the worker")
+            with pytest.raises(CommandError, match="is running") as refused:
+                with process.pid_file(str(path)):
+                    pass
+            worker.kill()
+        assert refused.value.returncode == 2
+        assert path.read_text() == f"{worker.pid}\n"
+
+    @pytest.mark.skipif(not os.path.exists("/proc/self/cmdline"), reason="the system does not say what a process is")
+    def test_another_process_that_has_the_number_of_a_dead_worker_does_not_stop_it(self, tmp_path):
+        path = tmp_path / "pid"
+        path.write_text("1\n")
+        with process.pid_file(str(path)):
+            assert path.read_text() == f"{os.getpid()}\n"
+
+    def test_the_target_of_a_link_is_not_overwritten(self, tmp_path):
+        precious, path = tmp_path / "precious", tmp_path / "pid"
+        precious.write_text("precious data")
+        path.symlink_to(precious)
+        with pytest.raises(CommandError) as refused:
             with process.pid_file(str(path)):
                 pass
         assert refused.value.returncode == 2
-        assert path.read_text() == f"{os.getppid()}\n"
+        assert precious.read_text() == "precious data"
 
     @pytest.mark.parametrize("left", ["", "x", "999999999", "-5", "0x1"])
     def test_what_a_dead_worker_left_is_replaced(self, tmp_path, left):
@@ -159,3 +184,20 @@ class TestPidfile:
         path.write_text(left)
         with process.pid_file(str(path)):
             assert path.read_text() == f"{os.getpid()}\n"
+
+    def test_the_number_of_a_dead_worker_that_another_process_has_now_is_replaced(self, tmp_path):
+        path = tmp_path / "pid"
+        path.write_text(f"{os.getppid()}\n")
+        os.utime(path, (0, 0))
+        with process.pid_file(str(path)):
+            assert path.read_text() == f"{os.getpid()}\n"
+
+    def test_a_symbolic_link_is_not_followed(self, tmp_path):
+        precious, path = tmp_path / "precious", tmp_path / "pid"
+        precious.write_text("data")
+        path.symlink_to(precious)
+        with pytest.raises(CommandError, match="symbolic link") as refused:
+            with process.pid_file(str(path)):
+                pass
+        assert refused.value.returncode == 2
+        assert precious.read_text() == "data"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from io import StringIO
 
 import pytest
@@ -176,6 +177,16 @@ class TestTheExport:
         assert [one["attempt"] for one in found[first]["failures"]] == [1, 2]
         assert found[second]["failures"] is None
         assert left() == []
+
+    def test_has_no_secrets_and_only_its_owner_can_read_it(self, settings, tmp_path):
+        kept(settings, failed="7d")
+        ended("FAILED", 8, attempts=1, last_error="no mysql://a:hunter2@db", payload={"password": "hunter2"})
+        file = tmp_path / "jobs.jsonl"
+        run("--export", str(file), "--yes")
+        (line,) = file.read_text().splitlines()
+        assert json.loads(line)["payload"] == {"password": "********"}
+        assert "hunter2" not in line
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     def test_has_the_jobs_before_they_are_gone(self, settings, tmp_path, monkeypatch):
         kept(settings, done="7d")

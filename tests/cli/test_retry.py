@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from jobqueue.exceptions import JobLost
+from jobqueue.flow import pause
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import lease_lost
 from jobqueue.transitions import alone, claim, fail_many
@@ -61,6 +62,14 @@ def test_a_quarantined_job_runs_alone():
     status, said = run(job_id, "--alone", "--json")
     assert (status, json.loads(said)["jobs"]) == (0, [{"id": job_id, "state": "DONE"}])
     assert (state(job_id), job(job_id).result, job(job_id).wait_reason) == ("DONE", 3, None)
+
+
+def test_a_job_that_may_not_start_now_is_left_as_it_was_and_told_why():
+    job_id = quarantined(tasks.add, 1, 2)
+    pause(job(job_id).queue, reason="r")
+    with pytest.raises(CommandError, match=f"job {job_id} may not start now: queue .* is paused. Nothing was changed"):
+        run(job_id, "--alone")
+    assert (state(job_id), job(job_id).wait_reason) == ("FAILED", "quarantined")
 
 
 def test_a_job_that_kills_its_process_is_quarantined_again_and_only_that_process_dies():

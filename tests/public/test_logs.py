@@ -207,6 +207,17 @@ def test_an_exception_that_cannot_be_printed_is_logged(written):
     assert "its message could not be printed" in stream.getvalue()
 
 
+@pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
+def test_a_traceback_and_the_text_of_a_trouble_have_no_secrets(written, formatter):
+    stream = written(formatter())
+    try:
+        raise ValueError("no mysql://app:hunter2@db/x")
+    except ValueError as error:
+        logging.getLogger("jobqueue.worker").exception("given up: %s", error)
+    assert "hunter2" not in stream.getvalue()
+    assert stream.getvalue().count("app:********@db") == 3
+
+
 def test_a_traceback_stays_inside_the_json_object(written):
     stream = written(JsonFormatter())
     try:

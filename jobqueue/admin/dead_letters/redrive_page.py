@@ -17,11 +17,12 @@ from django.utils.translation import gettext, ngettext
 from jobqueue.admin.dead_letters.failure_table import rows_of
 from jobqueue.admin.dead_letters.redrive_form import HOW, WHICH, RedriveForm, form_of
 from jobqueue.admin.page.addresses import address_of, index_address, list_address, page_address
-from jobqueue.admin.page.formatting import NOTHING, job_link, plain, relative, short_task, span
+from jobqueue.admin.page.formatting import NOTHING, job_link, number, plain, relative, short_task, span
 from jobqueue.admin.page.history import log_entry
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters import Redriven, redrive
+from jobqueue.dead_letters.filtering import check_filter
 from jobqueue.dead_letters.preview import Candidate, preview
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
@@ -29,6 +30,8 @@ from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import Job, Redrive
 
 GROUPS_SHOWN, FIRST_SHOWN = 20, 10
+#: dead letters that are put into groups
+GROUPED_MAX = 5_000
 LOG_BATCH = 100
 
 
@@ -73,19 +76,20 @@ def _preview(form: RedriveForm, request: HttpRequest) -> dict[str, Any]:
     using = load().database
     chosen, pace = form.chosen(), form.pace()
     try:
-        found = redrive(**chosen, **pace, dry_run=True, using=using)
-        seen = preview(found.filters or {}, first=FIRST_SHOWN, using=using)
+        wanted = check_filter(**{name: value for name, value in chosen.items() if name != "everything"})
+        seen = preview(wanted, first=FIRST_SHOWN, grouped=GROUPED_MAX, using=using)
     except (InvalidType, InvalidValue) as error:
         form.add_error(None, str(error))
         return {}
     now = read_now(using)
-    retried = min(seen.matched, pace.get("limit") or seen.matched)
+    limit = pace.get("limit")
+    retried = limit if seen.matched is None else min(seen.matched, limit or seen.matched)
     return {
         "previewed": True,
-        "start": ngettext("Start: retry %(n)d job", "Start: retry %(n)d jobs", retried) % {"n": retried},
+        "start": _start_words(retried),
         "steps": list(_steps(seen.matched, retried, pace)),
         "groups": rows_of(seen.groups[:GROUPS_SHOWN], now, request, redrives="job_ids" in chosen),
-        "groups_left": _left(len(seen.groups) - GROUPS_SHOWN),
+        "groups_left": " ".join(_left_out(len(seen.groups) - GROUPS_SHOWN, are_older=seen.are_older)),
         "links": "job_ids" in chosen,
         "first": [_row(one, now) for one in seen.first[:retried]],
         "hidden": form.hidden(),
@@ -94,15 +98,30 @@ def _preview(form: RedriveForm, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _steps(matched: int, retried: int, pace: dict[str, Any]) -> Iterator[str]:
+def _start_words(retried: int | None) -> str:
+    if retried is None:
+        return gettext("Start: retry all that match")
+    return ngettext("Start: retry %(n)d job", "Start: retry %(n)d jobs", retried) % {"n": retried}
+
+
+def _steps(matched: int | None, retried: int | None, pace: dict[str, Any]) -> Iterator[str]:
     """What will happen, in order."""
-    yield ngettext("%(n)d dead letter matches.", "%(n)d dead letters match.", matched) % {"n": matched}
-    if retried < matched:
+    if matched is None:
+        yield gettext("So many dead letters match that counting them took too long.")
+    else:
+        yield ngettext("%(n)d dead letter matches.", "%(n)d dead letters match.", matched) % {"n": matched}
+    if retried is not None and (matched is None or retried < matched):
         yield gettext("Only the %(n)d oldest of them are retried, by the limit.") % {"n": retried}
-    first = pace["canary"]
-    if not retried:
+    if retried == 0:
         return
-    if 0 < first < retried:
+    yield from _order(retried, pace)
+    yield gettext("Jobs of one ordering key keep their order. A job that is no longer failed by then is left alone.")
+
+
+def _order(retried: int | None, pace: dict[str, Any]) -> Iterator[str]:
+    """The canary and the others, and the time that they take at least."""
+    first = pace["canary"]
+    if first and (retried is None or first < retried):
         yield ngettext(
             "The %(n)d oldest job is retried first, as a canary. If it fails its next attempt, the redrive stops, and "
             "the others stay as they are.",
@@ -110,11 +129,17 @@ def _steps(matched: int, retried: int, pace: dict[str, Any]) -> Iterator[str]:
             "stops, and the others stay as they are.",
             first,
         ) % {"n": first}
+        if retried is None:
+            yield gettext("After that, the others are retried, oldest first.")
+            return
         yield ngettext(
             "After that, %(n)d other job is retried.",
             "After that, the other %(n)d jobs are retried, oldest first.",
             retried - first,
         ) % {"n": retried - first}
+    elif retried is None:
+        yield gettext("All of them are retried, oldest first.")
+        return
     else:
         yield ngettext("%(n)d job is retried.", "%(n)d jobs are retried, oldest first.", retried) % {"n": retried}
     if pace.get("rate") and retried > 1:
@@ -123,10 +148,11 @@ def _steps(matched: int, retried: int, pace: dict[str, Any]) -> Iterator[str]:
             "rate": pace["rate"],
             "time": span(seconds),
         }
-    yield gettext("Jobs of one ordering key keep their order. A job that is no longer failed by then is left alone.")
 
 
-def _question(retried: int) -> str:
+def _question(retried: int | None) -> str:
+    if retried is None:
+        return gettext("Yes, retry all dead letters of all queues.")
     return ngettext(
         "Yes, retry all dead letters of all queues: %(n)d job.",
         "Yes, retry all dead letters of all queues: %(n)d jobs.",
@@ -134,10 +160,13 @@ def _question(retried: int) -> str:
     ) % {"n": retried}
 
 
-def _left(groups: int) -> str:
-    if groups <= 0:
-        return ""
-    return ngettext("%(n)d smaller group is not shown.", "%(n)d smaller groups are not shown.", groups) % {"n": groups}
+def _left_out(groups: int, *, are_older: bool) -> Iterator[str]:
+    if are_older:
+        yield gettext("Only the newest %(n)s dead letters are counted.") % {"n": number(GROUPED_MAX)}
+    if groups > 0:
+        yield ngettext("%(n)d smaller group is not shown.", "%(n)d smaller groups are not shown.", groups) % {
+            "n": groups
+        }
 
 
 def _row(one: Candidate, now: Any) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from django.db.models import Q, QuerySet
@@ -22,8 +23,10 @@ from jobqueue.admin.page import readonly
 from jobqueue.admin.page.keyset import Cursor
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.expressions import Unestimated
+from jobqueue.db.expressions import Unestimated, UnestimatedSlot
+from jobqueue.db.fields import NameField
 from jobqueue.db.parts import ids_that_meet, totals
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.dead_letters.filtering import in_order
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
@@ -33,6 +36,8 @@ from jobqueue.transitions.claiming.candidates import queue_names
 SEARCHED = 2_000
 #: how often a page that is not full looks at more, and for how long: the first one, and one that somebody asked for
 WINDOWS_MAX, LOOK_SECONDS, FURTHER_SECONDS = 16, 0.01, 0.08
+#: queues whose held jobs are looked for in one statement
+QUEUES_ASKED = 20
 #: jobs of a tag that one page looks at
 TAGGED = 2000
 #: Where indexes end with the key, ix_lease has these jobs in the order of ids, as they have no lease. FAILED jobs are
@@ -158,6 +163,11 @@ def _few(wanted: Selection, using: str) -> list[int] | None:
     if wanted.ids is not None:
         known = _by_key(using).filter(pk__in=wanted.ids)[: len(wanted.ids)]
         return ids_that_meet(known, wanted.rest(), most=searching.FOUND_MAX) if wanted.ids else []
+    if wanted.chosen.get("state") == "held" and not {"queue", "worker"} & wanted.chosen.keys():
+        held, rest = _held(using), wanted.rest("state")
+        if not held or not rest:
+            return held
+        return ids_that_meet(_by_key(using).filter(pk__in=held)[: len(held)], rest, most=len(held))
     for one in _sets(wanted, using):
         # In the order of the index, so that nothing is sorted; without one, PostgreSQL may walk through the table
         # until it has found so many.
@@ -168,6 +178,28 @@ def _few(wanted: Selection, using: str) -> list[int] | None:
             some = rows.only("pk")[: readonly.COUNT_CAP]
             return ids_that_meet(some, rest, most=readonly.COUNT_CAP) if rest else ids
     return None
+
+
+def _held(using: str) -> list[int] | None:
+    """The ids of all held jobs, of one queue after the other; None if there are COUNT_CAP or more.
+
+    With queue IN (...) and a forced index, MySQL may read the whole index: it then goes by averages of its statistics,
+    and does not look up how many entries each queue has.
+    """
+    names, ids = queue_names(using=using, limit=searching.QUEUES_SEARCHED), list[int]()
+    for start in range(0, len(names), QUEUES_ASKED):
+        runs = [{"queue": name} for name in names[start : start + QUEUES_ASKED]]
+        ids += [job_id for (job_id,) in _held_of_a_queue(readonly.COUNT_CAP, using).seek_each(runs)]
+        if len(ids) >= readonly.COUNT_CAP:
+            return None
+    return ids
+
+
+@cache
+def _held_of_a_queue(most: int, using: str) -> Prepared:
+    queue, status = UnestimatedSlot("queue", NameField()), Unestimated(int(Job.Status.READY))
+    rows = Job.objects.using(using).filter(queue=queue, status=status, gate=HELD_GATE)
+    return prepare_rows(vendor(using).walk_by(rows, "ix_pick").values_list("pk")[:most])
 
 
 class _Set(NamedTuple):
@@ -188,9 +220,9 @@ def _sets(wanted: Selection, using: str) -> Iterator[_Set]:
         condition = Q(locked_by=wanted.chosen["worker"], status=Unestimated(int(Job.Status.PROCESSING)))
         nothing = "\x00" in wanted.chosen["worker"]
         yield _Set("ix_worker", Q(pk__in=()) if nothing else condition, ("worker",), ())
-    elif state == "held":
-        names = queue_names(using=using, limit=searching.QUEUES_SEARCHED) if queue is None else [queue]
-        yield _Set("ix_pick", _in_queues(names, Job.Status.READY) & Q(gate=HELD_GATE), ("state", "queue"), ())
+    elif state == "held" and queue is not None:
+        held = _in_queue(queue, Job.Status.READY) & Q(gate=HELD_GATE)
+        yield _Set("ix_pick", held, ("state", "queue"), ())
     elif state in ("running", "expired"):
         condition = Q(status=Unestimated(int(Job.Status.PROCESSING)))
         if state == "expired":
@@ -199,17 +231,17 @@ def _sets(wanted: Selection, using: str) -> Iterator[_Set]:
     elif queue is not None and "tag" not in wanted.chosen:
         served = ("queue",) if state in ("ready", "scheduled") or state is None else ("queue", "state")
         order = _IN_QUEUE if wanted.status is not None else ("status", *_IN_QUEUE)
-        yield _Set("ix_pick", _in_queues([queue], wanted.status), served, order)
+        yield _Set("ix_pick", _in_queue(queue, wanted.status), served, order)
     elif wanted.status in _IN_ORDER and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:
         # Where indexes do not end with the key, no index has many of them in the order of ids.
         condition = Q(status=Unestimated(int(wanted.status)), lock_until__isnull=True)
         yield _Set("ix_lease", condition, ("state",) if state in ENDED.values() else (), ("lock_until",))
 
 
-def _in_queues(names: list[str], status: int | None) -> Q:
-    if any("\x00" in name for name in names):
+def _in_queue(name: str, status: int | None) -> Q:
+    if "\x00" in name:
         return Q(pk__in=())
-    rows = Q(queue=Unestimated(names[0])) if len(names) == 1 else Q(queue__in=names)
+    rows = Q(queue=Unestimated(name))
     return rows if status is None else rows & Q(status=Unestimated(int(status)))
 
 

@@ -81,7 +81,9 @@ def _notes(found: Figures, filters: Filters, retention_seconds: float | None) ->
     yield gettext("Failed runs are those that failed or were lost, also if the job was retried and then done.")
     if found.share < 1:
         facts = {"share": f"{max(1, round(100 * found.share))} %"}
-        text = gettext("Waits and run times are estimates from %(share)s of the rows of statistics; counts are exact.")
+        text = gettext(
+            "Waits and run times are estimates from %(share)s of the rows of statistics; counts are of all rows."
+        )
         yield text % facts
     if found.is_cut:
         text = gettext("The tables have the %(n)s pairs of queue and task with the most ended jobs only.")

@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.overview.reading import LEASES_MAX, Silent
+from jobqueue.admin.overview.reading import LATE_MAX, LEASES_MAX, Late, Silent
 from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.admin.page.formatting import hint, moment, number, plain, short_worker, span
 from jobqueue.admin.page.readonly import capped
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 NAME_CHARS, SILENT_SHOWN = 80, 5
+_OF_FAILED = ("failed", "dead_per_hour", "error_rate")
 #: the figure of each alarm in words
 WORDS: Mapping[str, StrOrPromise] = {
     "ready": _("ready jobs"),
@@ -36,11 +37,12 @@ WORDS: Mapping[str, StrOrPromise] = {
     "stalled": _("workers whose claims make no progress"),
     "exhausted": _("workers on hosts that run short of something"),
     "refused_connections": _("refused connections to the database"),
+    "late_schedules": _("schedules that are due and do not fire"),
 }
 
 
 def sentence(alarm: Alarm, now: datetime) -> str:
-    """What, how much, the limit, and since when."""
+    """What, how much, the limit, and since when, as a link to what it is about."""
     of_queue = gettext("queue %(queue)s") % {"queue": plain(alarm.queue, NAME_CHARS)}
     facts = {
         "subject": of_queue if alarm.queue else gettext("workers"),
@@ -49,7 +51,16 @@ def sentence(alarm: Alarm, now: datetime) -> str:
         "limit": _value(alarm.name, alarm.threshold),
         "since": moment(alarm.since, now),
     }
-    return gettext("%(subject)s: %(name)s %(value)s, limit %(limit)s, since %(since)s") % facts
+    text = gettext("%(subject)s: %(name)s %(value)s, limit %(limit)s, since %(since)s") % facts
+    return link(_about(alarm), text)
+
+
+def _about(alarm: Alarm) -> str:
+    """The address of the workers, or of the jobs of the queue."""
+    if not alarm.queue:
+        return list_address("worker")
+    state = "failed" if alarm.name in _OF_FAILED else ""
+    return list_address("job", queue=alarm.queue, **({"state": state} if state else {}))
 
 
 def silent_lines(silent: Sequence[Silent], now: datetime) -> list[str]:
@@ -59,6 +70,19 @@ def silent_lines(silent: Sequence[Silent], now: datetime) -> list[str]:
         text = ngettext("and %(n)s more silent worker", "and %(n)s more silent workers", more) % {"n": number(more)}
         lines.append(link(list_address("worker"), text))
     return lines
+
+
+def late_lines(late: Late) -> list[str]:
+    """A line about the schedules that are due and do not fire, if there are some."""
+    if not late.count:
+        return []
+    text = ngettext(
+        "%(n)s schedule is due and does not fire: %(name)s has been due for %(time)s",
+        "%(n)s schedules are due and do not fire: %(name)s has been due for %(time)s",
+        late.count,
+    )
+    facts = {"n": capped(late.count, LATE_MAX), "name": plain(late.first, NAME_CHARS), "time": span(late.seconds)}
+    return [link(list_address("schedule"), text % facts)]
 
 
 def _silent(worker: Silent, now: datetime) -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.charts import Series, bars, lines
 from jobqueue.admin.overview import reading
-from jobqueue.admin.overview.alarms import sentence, silent_lines
+from jobqueue.admin.overview.alarms import late_lines, sentence, silent_lines
 from jobqueue.admin.overview.tables import failing_table, queue_table
 from jobqueue.admin.overview.tiles import tiles
 from jobqueue.conf import load
@@ -69,13 +69,25 @@ def overview(request: HttpRequest, app_list: object) -> dict[str, Any]:
     crew = context.get("workers")
     if crew is not None and crew.silent:
         context["alarms"] = [*context.get("alarms", ()), *silent_lines(crew.silent, context["now"])]
+    if may["view_schedule"]:
+        late = reading.kept("late", using, lambda: reading.late(using))
+        _note(context["slow"], late, gettext("schedules"))
+        context["alarms"] = [*context.get("alarms", ()), *(late_lines(late) if late else ())]
     context["tiles"] = tiles(context.get("stats"), context.get("held_back"), crew)
     context["is_empty"] = context.get("stats") == [] and crew is not None and not (crew.running or crew.silent)
     return context
 
 
 def _permissions(request: HttpRequest) -> dict[str, bool]:
-    names = ("view_job", "view_worker", "view_jobalarm", "view_flowrule", "redrive_jobs", "view_redrive")
+    names = (
+        "view_job",
+        "view_worker",
+        "view_jobalarm",
+        "view_flowrule",
+        "redrive_jobs",
+        "view_redrive",
+        "view_schedule",
+    )
     return {name: request.user.has_perm(f"jobqueue.{name}") for name in names}
 
 

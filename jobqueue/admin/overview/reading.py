@@ -16,6 +16,7 @@ from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import held_jobs, state_of
 from jobqueue.maintenance.worker_rows import SILENT
 from jobqueue.models import Job, JobAttempt, Worker
+from jobqueue.schedules.listing import late_names
 from jobqueue.stats.held_back import GATES, count_held_back
 from jobqueue.stats.history import Part
 from jobqueue.stats.queue_history import QueueHistory, read_histories
@@ -31,6 +32,8 @@ COUNTS_MAX, ENTRIES_MAX = (1000, 500, 250), 10_000
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
 #: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
 WORKERS_MAX, SILENT_MAX, LEASES_MAX = 1000, 50, 100
+#: schedules that are late are counted up to this
+LATE_MAX = 1000
 #: queues in which jobs behind gates are counted
 QUEUES_MAX = 200
 
@@ -76,6 +79,15 @@ class Workers:
     running: int
     silent: list[Silent]
     threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """How many schedules are due and do not fire, up to LATE_MAX; the first of them, and for how long it has been."""
+
+    count: int
+    first: str = ""
+    seconds: float = 0.0
 
 
 def kept(section: str, using: str, read: Callable[[], T], seconds: int = KEPT_SECONDS) -> T | None:
@@ -155,6 +167,13 @@ def modes(using: str) -> dict[str, str]:
     """By queue, whether it is paused or drained; the others are not in it."""
     with time_limit(READ_SECONDS, using=using):
         return {one.queue: one.mode for one in paused(using=using) if one.task is None}
+
+
+def late(using: str) -> Late:
+    """The schedules that are due and do not fire."""
+    with time_limit(READ_SECONDS, using=using):
+        names, seconds = late_names(using, LATE_MAX)
+    return Late(len(names), names[0], seconds) if names else Late(0)
 
 
 def alarms(using: str) -> list[Alarm]:

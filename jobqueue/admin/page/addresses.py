@@ -21,9 +21,11 @@ def use_site(name: str) -> None:
     _site.set(name)
 
 
-def on_site(name: str, urls: Iterable[URLPattern]) -> list[URLPattern]:
-    """`urls` with views that use_site()."""
-    return [URLPattern(one.pattern, _using(name, one.callback), one.default_args, one.name) for one in urls]
+def on_site(
+    name: str, urls: Iterable[URLPattern], wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> list[URLPattern]:
+    """`urls` with `wrapped` views that use_site()."""
+    return [URLPattern(one.pattern, _using(name, wrapped(one.callback)), one.default_args, one.name) for one in urls]
 
 
 def _using(name: str, view: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ def log_entry(
 ) -> LogEntry:
     """An entry, not yet written, that this user did `what` to a row."""
     return LogEntry(
-        user_id=int(request.user.pk or 0),
+        user_id=request.user.pk or 0,
         content_type_id=_kind(model),
         object_id=str(row_id),
         object_repr=name[:NAME_CHARS],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from django.contrib import admin
@@ -29,6 +29,7 @@ from jobqueue.admin.page.addresses import on_site
 from jobqueue.admin.page.formatting import plain
 from jobqueue.admin.page.history import LOOKED_AT, among_newest
 from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
+from jobqueue.admin.page.limited import limited
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
@@ -178,7 +179,7 @@ def _checkbox(language: str | None) -> SafeString:
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """Shows rows; nothing can be added, changed or deleted."""
+    """Shows rows; nothing can be added, changed or deleted. No SELECT of a page takes longer than PAGE_SECONDS."""
 
     paginator = CappedPaginator
     show_full_result_count = False
@@ -203,7 +204,7 @@ class ReadOnlyAdmin(_ModelAdmin):
     @property
     def urls(self) -> list[URLPattern]:
         """The pages; their links lead to pages of the same site."""
-        return on_site(self.admin_site.name, self.get_urls())
+        return on_site(self.admin_site.name, self.get_urls(), partial(limited, site=self.admin_site))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """The rows on the queue's database, with the database's time as `now`."""

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
 from jobqueue.admin.page.addresses import use_site
+from jobqueue.admin.page.limited import limited
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -37,7 +38,8 @@ class SitePage:
         urls, menu = site.get_urls, site.get_app_list
 
         def get_urls() -> list[URLPattern | URLResolver]:
-            own = path(f"{_APP}/{self.name}/", site.admin_view(self._serve(site)), name=f"{_APP}_{self.name}")
+            serve = limited(site.admin_view(self._serve(site)), site)
+            own = path(f"{_APP}/{self.name}/", serve, name=f"{_APP}_{self.name}")
             return [own, *urls()]
 
         def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:

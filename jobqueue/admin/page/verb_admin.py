@@ -144,7 +144,7 @@ class VerbAdmin(ReadOnlyAdmin):
         kind = ContentType.objects.get_for_model(self.model, for_concrete_model=False).pk
         entries = [
             LogEntry(
-                user_id=int(request.user.pk or 0),
+                user_id=request.user.pk or 0,
                 content_type_id=kind,
                 object_id=str(row_id),
                 object_repr=self.row_name(row_id),

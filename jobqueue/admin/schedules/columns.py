@@ -33,7 +33,7 @@ from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.models import Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules.definitions import Definition, from_json
-from jobqueue.schedules.listing import arguments_of
+from jobqueue.schedules.listing import arguments_of, is_late
 from jobqueue.schedules.timing import Timing, zone_of
 
 if TYPE_CHECKING:
@@ -145,10 +145,12 @@ class ScheduleColumns:
         return stacked(hint(relative(row.last_tick_at, row.now), moment(row.last_tick_at, row.now)), job)
 
     @admin.display(description=_("state"))
-    def state(self, row: Schedule) -> str:
-        """The state; below it why it is disabled, and whether the code and what is in force are the same."""
+    def state(self, row: ShownSchedule) -> str:
+        """The state; below it why it is disabled, whether it is late, and whether the code says the same."""
         state = state_of(row)
         notes = [plain(row.reason, REASON_CHARS)] if row.reason and not row.enabled else []
+        if is_late(row, row.now):
+            notes.append(gettext("late: no worker fires it"))
         if by_hand(row):
             notes.append(gettext("changed by hand"))
         if differs(row):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -70,6 +71,19 @@ def definition_of(row: Schedule) -> Definition | None:
         return None
 
 
+class _MomentField(forms.DateTimeField):
+    """An aware instant, written in the project's zone; Django's field knows zones with USE_TZ only."""
+
+    def prepare_value(self, value: Any) -> Any:
+        if not settings.USE_TZ and isinstance(value, datetime) and timezone.is_aware(value):
+            return timezone.make_naive(value)
+        return super().prepare_value(value)
+
+    def to_python(self, value: Any) -> datetime | None:
+        found = super().to_python(value)
+        return timezone.make_aware(found) if found is not None and timezone.is_naive(found) else found
+
+
 class ScheduleForm(_ModelForm):
     """Its values are those of @schedule. Call given() after is_valid()."""
 
@@ -133,8 +147,8 @@ class ScheduleForm(_ModelForm):
         initial="0s",
         help_text=_("Each job is due up to so much later: 30s, 5m."),
     )
-    start_at = forms.DateTimeField(label=_("first tick not before"), required=False)
-    end_at = forms.DateTimeField(label=_("last tick not after"), required=False)
+    start_at = _MomentField(label=_("first tick not before"), required=False)
+    end_at = _MomentField(label=_("last tick not after"), required=False)
 
     class Meta:
         model = Schedule
@@ -167,7 +181,9 @@ class ScheduleForm(_ModelForm):
         timing, arguments = before.timing, zip(ARGUMENTS, arguments_of(before), strict=True)
         for name in ("missed", "missed_limit", "overlap"):
             self.initial[name] = getattr(before, name)
-        for name in ("cron", "timezone", "start_at", "end_at"):
+        for name in ("cron", "timezone"):
+            self.initial[name] = getattr(timing, name)
+        for name in ("start_at", "end_at"):
             self.initial[name] = getattr(timing, name)
         for name, value in arguments:
             self.initial[name] = json.dumps(mask_value(value), ensure_ascii=False)

@@ -17,6 +17,7 @@ from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
+from jobqueue.flow.unaware import running_workers
 from jobqueue.maintenance import (
     bulk_runner,
     gate_sweep,
@@ -86,12 +87,13 @@ class Command(BaseCommand):
         if given["dry_run"]:
             expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
             facts: dict[str, int] = {"expired": expired, "locks": ended}
-            text = f"{expired} leases and {ended} locks have expired"
+            leases, locks = ("lease" if expired == 1 else "leases"), ("lock" if ended == 1 else "locks")
+            text = f"expired: {expired} {leases} and {ended} {locks}"
         else:
             found = reaper.run_once(load(), using=using, limit=given["limit"])
             swept = lock_sweeper.run_once(load(), using=using)
             facts = asdict(found) | asdict(swept) | asdict(ordering_sweep.run_once(load(), using=using))
-            gates = gate_sweep.run_once(load(), using=using)
+            gates = gate_sweep.run_once(load(), using=using, workers=running_workers)
             facts |= {"gates_jobs_opened": gates.jobs_opened, "gates_rows_deleted": gates.rows_deleted}
             groups = group_sweep.run_once(load(), using=using)
             facts |= {"groups_members_ended": groups.members_ended, "groups_ended": groups.groups_ended}

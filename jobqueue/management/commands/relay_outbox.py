@@ -45,6 +45,7 @@ from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
+from jobqueue.worker.run import call_threads
 from jobqueue.worker.shared import stack_dump
 from jobqueue.worker.shared.watchdog import Watchdog
 
@@ -108,7 +109,11 @@ class Command(BaseCommand):
             self._exit(str(error), MISCONFIGURED)
         set_up_logging(given["verbosity"], given["log_format"], self.style)
         list(registry.discover())
+        if failed := registry.failed_modules():
+            names = one_line(", ".join(failed))
+            self._exit(f"the relay does not start: {names} could not be imported. Correct the error", MISCONFIGURED)
         if self._is_process:
+            call_threads.serve_other_threads()
             # A process that has no room for a thread does not live long either.
             with suppress(RuntimeError):
                 Watchdog("this relay", relay.watch.lease_seconds / 2).start()
