@@ -16,8 +16,8 @@ from tests.servers.provide import Provider
 from tests.servers.state import StateDir
 from tests.settings import VENDOR
 
+flush_only_what_has_rows()
 if VENDOR == "postgres":
-    flush_only_what_has_rows()
     drop_when_nobody_is_there()
 
 #: a property of a test: a line for the end of the run
@@ -34,6 +34,12 @@ for variable in [name for name in os.environ if name.startswith("JOBQUEUE_WORKER
 def pytest_configure(config):
     """Leave out what runs on other databases in the short run, and record statements."""
     selection.register(config, VENDOR)
+
+
+def pytest_collection_finish():
+    """Take the modules and tests out of the search for garbage: they stay until the end of the run."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config):

@@ -4,9 +4,8 @@ import pytest
 
 from tests.settings import VENDOR
 
-#: Every commit is real, for processes and other connections. Only our tables are emptied afterwards, and permissions
-#: are not made again: that would take longer than most of these tests.
-committed = pytest.mark.django_db(transaction=True, available_apps=["jobqueue", "tests.app"])
+#: The test commits, so that other connections and processes see its rows. tests/flush.py deletes them after the test.
+committed = pytest.mark.django_db(transaction=True)
 
 on_a_wire = pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no wire on which an answer could be lost")
 

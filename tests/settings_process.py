@@ -26,6 +26,7 @@ if env.bool("JOBQUEUE_TEST_DEFAULT_BACKOFF", default=False):
 JOBQUEUE["WORKER_SILENT_SECONDS"] = env.float("JOBQUEUE_TEST_SILENT_SECONDS", default=60.0)
 # {"name of a queue": seconds}
 JOBQUEUE["QUEUES"] = {queue: {"LEASE_SECONDS": own} for queue, own in env.json("JOBQUEUE_TEST_LEASES", {}).items()}
+JOBQUEUE["QUEUES"] |= env.json("JOBQUEUE_TEST_QUEUES", {})
 JOBQUEUE["WAKEUP"] = env("JOBQUEUE_TEST_WAKEUP", default="auto")
 JOBQUEUE["OUTBOX"] = env.json("JOBQUEUE_TEST_OUTBOX", None)
 JOBQUEUE["ALARMS"] = env.json("JOBQUEUE_TEST_ALARMS", {})

@@ -38,10 +38,12 @@ _printing = threading.Lock()
 ONCE = tuple(
     f"tests/{kind}" for kind in ("unit", "architecture", "packaging", "conformance", "docs", "browser", "bench")
 )
+#: the half of the tests on SQLite that start programs, or look at texts
+PROGRAMS = (*ONCE, "tests/demo", "tests/cli")
 #: what can differ between the Djangos and is not on two databases already
 ON_BOTH = ("tests/tasks", "tests/conformance")
-#: what waits more than it works, and needs a server of its own
-PROCESS = "tests/process"
+#: these tests wait more than they work, and need a server of their own; the short run has so many runs of them
+PROCESS, PROCESS_PARTS = "tests/process", 3
 PROOFS = "tests/proofs"
 #: a change of these files brings the process tests of a database into the short run
 BRINGS_IN = {
@@ -79,6 +81,11 @@ class Lane:
     own_server: bool = False
     in_map: bool = True  # whether the map has the statements of this Django
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether it runs process tests."""
+        return any(argument.startswith(PROCESS) for argument in self.arguments)
+
     def run(self) -> Outcome:
         """Run it, and print what pytest says when it has ended."""
         with tempfile.TemporaryDirectory(prefix="jobqueue-test-") as folder:
@@ -98,7 +105,7 @@ class Lane:
             done = subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             recorded, left = plugin.read(Path(folder))
             ended = "passed" if done.returncode == 0 else "FAILED"
-            what = f"{self.database}{', processes' if PROCESS in self.arguments else ''}"
+            what = f"{self.database}{', processes' if self.has_processes else ''}"
             line = f"{what}, {versions.strip()}: {len(recorded.ran)} tests {ended} in {time.monotonic() - begun:.0f} s"
             output = done.stdout.decode(errors="replace")
             with _printing:
@@ -126,7 +133,8 @@ def tracks(database: str, options: argparse.Namespace, python6: str | None) -> l
     if options.given or options.db:
         return [[Lane(database, ours, (*once, *options.given))]]
     two = _can_have_two(database)
-    beside = Lane(database, ours, (PROCESS,), own_server=two and database != "sqlite")
+    own_server = two and database != "sqlite"
+    beside = Lane(database, ours, (PROCESS,), own_server=own_server)
     if options.all:
         sqlite = database == "sqlite"
         again = [Lane(database, other, () if sqlite else VERBS, in_map=sqlite)] if other != ours else []
@@ -134,11 +142,22 @@ def tracks(database: str, options: argparse.Namespace, python6: str | None) -> l
         return [[rest, *again], [beside]] if two else [[rest, *again, beside]]
     short = Lane(database, ours, (*once, *_without(PROCESS, PROOFS)), short=True)
     found = [[short]]
-    if database == "sqlite" and other != ours:
-        found[0].append(Lane(database, other, ON_BOTH))
+    if database == "sqlite":
+        rest = Lane(database, ours, _without(PROCESS, PROOFS, *PROGRAMS), short=True)
+        found = [[Lane(database, ours, PROGRAMS, short=True)], [rest]]
+        if other != ours:
+            found[1].append(Lane(database, other, ON_BOTH))
     if database == "mysql" or _is_changed(BRINGS_IN[database]):
-        found = [*found, [beside]] if two else [[short, beside]]
+        parts = [[Lane(database, ours, files, own_server=own_server)] for files in process_parts()]
+        found = [*found, *parts] if two else [[short, beside]]
     return found
+
+
+def process_parts() -> list[tuple[str, ...]]:
+    """All process tests in PROCESS_PARTS of about the same length."""
+    found = sorted(Path(PROCESS).glob("test_*.py"), key=lambda path: path.stat().st_size)
+    files = [str(path) for path in found]
+    return [tuple(files[number::PROCESS_PARTS]) for number in range(PROCESS_PARTS)]
 
 
 def _without(*folders: str) -> tuple[str, ...]:

@@ -224,7 +224,7 @@ def test_files_and_functions_stay_small():
         for path in FILES:
             if room(path) == "migrations":
                 continue
-            if (lines := path.read_text().count("\n")) >= 300:
+            if (lines := path.read_text().count("\n")) > 500:
                 yield f"{path.relative_to(ROOT)} has {lines} lines"
             for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,6 +1,7 @@
 """What `make test` runs where, and what the map of statements chooses."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ THERE = StatementMap.load()
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """The servers are our own: each database may have two. Nothing is changed."""
+    """The servers are our own: each run may have one. Nothing is changed."""
     monkeypatch.setattr(suite, "_can_have_two", lambda database: True)
     monkeypatch.setattr(suite, "changed_files", list)
 
@@ -39,12 +40,23 @@ def named(lane):
 
 
 def processes(found):
-    return [lane.database for lane in found if named(lane) == (suite.PROCESS,)]
+    """The databases on which all process tests run, some of them in parts."""
+    parts = suite.process_parts()
+    whole = [lane.database for lane in found if named(lane) in ((suite.PROCESS,), parts[0])]
+    in_parts = [lane.database for lane in found if named(lane) in parts]
+    assert len(in_parts) == len(parts) * len({*in_parts})
+    return whole
 
 
-def test_every_database_has_one_short_run_on_one_of_two_djangos():
+def test_every_database_has_a_short_run_on_one_of_two_djangos():
     found = [(lane.database, lane.python) for lane in lanes("six") if lane.short]
-    assert found == [("sqlite", "six"), ("mysql", "six"), ("mariadb", sys.executable), ("postgres", sys.executable)]
+    others = [("mysql", "six"), ("mariadb", sys.executable), ("postgres", sys.executable)]
+    assert found == [("sqlite", "six")] * 2 + others
+
+
+def test_the_two_halves_on_sqlite_have_each_folder_once():
+    half, rest = (lane.arguments for lane in lanes("six") if lane.short and lane.database == "sqlite")
+    assert {*rest} == {f"--ignore={folder}" for folder in (*half, suite.PROCESS, suite.PROOFS)}
 
 
 def test_what_can_differ_between_the_djangos_runs_on_the_other_too():
@@ -54,7 +66,7 @@ def test_what_can_differ_between_the_djangos_runs_on_the_other_too():
 
 def test_without_django_6_everything_runs_on_what_there_is():
     assert {lane.python for lane in lanes(None)} == {sys.executable}
-    assert [lane.database for lane in lanes(None) if lane.short] == list(DATABASES)
+    assert [lane.database for lane in lanes(None) if lane.short] == ["sqlite", *DATABASES]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +86,13 @@ def test_a_changed_database_has_its_process_tests_beside_those_of_mysql(changed,
 
 def test_process_tests_have_a_server_of_their_own():
     # Two runs on one server would stop it for each other.
-    assert [lane.own_server for lane in lanes("six", "--all") if suite.PROCESS in lane.arguments] == [
-        False,
-        *[True] * 3,
-    ]
+    assert [lane.own_server for lane in lanes("six", "--all") if lane.has_processes] == [False, *[True] * 3]
+    assert [lane.own_server for lane in lanes("six") if lane.has_processes] == [True] * suite.PROCESS_PARTS
+
+
+def test_the_parts_of_the_process_tests_have_each_file_once():
+    files = [file for part in suite.process_parts() for file in part]
+    assert sorted(files) == sorted(str(path) for path in Path("tests/process").glob("test_*.py"))
 
 
 def test_a_server_that_somebody_named_is_used_by_one_run_at_a_time(monkeypatch):
@@ -220,12 +235,12 @@ def test_mariadb_has_tests_only_for_statements_that_mysql_does_not_send():
     assert found.statements["A"].tests["mariadb"] == ()
 
 
-def test_a_part_of_the_tests_changes_what_they_send_and_keeps_the_rest(monkeypatch):
+def test_a_part_of_the_tests_adds_what_they_send_and_keeps_the_rest(monkeypatch):
     monkeypatch.setattr(choosing, "exists", lambda test: test != "gates/t.py::gone")
     sent = {"gates/t.py::a": ["A", "B"], "gates/t.py::b": ["C"], "gates/t.py::gone": ["E"]}
     whole = renewed(StatementMap(), {"mysql": run_of(sent)}, whole=True)
     found = renewed(whole, {"mysql": run_of({"gates/t.py::a": ["A", "D"]})}, whole=False)
-    assert found.statements.keys() == {"A", "C", "D"}
+    assert found.statements.keys() == {"A", "B", "C", "D"}
     assert found.statements["C"].tests["mysql"] == ("gates/t.py::b",)
     assert found.tests.keys() == {"gates/t.py::a", "gates/t.py::b"}
 
@@ -251,6 +266,11 @@ def test_a_new_statement_of_a_short_run_is_named():
             "UPDATE a SET b = CASE WHEN c = 1 THEN 2 WHEN c = 3 THEN 4 END",
         ),
         ("(SELECT a FROM b WHERE c = 1) UNION ALL (SELECT a FROM b WHERE c = 2)", "(SELECT a FROM b WHERE c = %s)"),
+        (
+            "(SELECT a <= (NOW(6)) FROM b WHERE (c = 1 AND (d > (NOW(6)) OR e = 2)))",
+            "(SELECT a <= (NOW(6)) FROM b WHERE (c = 1 AND (d > (NOW(6)) OR e = 2)))"
+            " UNION ALL (SELECT a <= (NOW(6)) FROM b WHERE (c = 3 AND (d > (NOW(6)) OR e = 4)))",
+        ),
         ("SELECT t1.a FROM b t1", "SELECT t22.a FROM b t22"),
     ],
 )

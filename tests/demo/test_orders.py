@@ -7,7 +7,7 @@ from tests.demo.helpers import manage, migrate
 from tests.marks import committed
 from tests.settings import VENDOR
 
-ORDERS = "320"
+ORDERS = "120"
 
 
 def proofs(done):

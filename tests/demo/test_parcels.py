@@ -45,7 +45,7 @@ def test_the_bench_does_not_count_a_parcel_whose_job_has_ended(bench, monkeypatc
     assert all(before <= began <= time.monotonic() for _, began in bench.packed)
 
 
-def failing(bench_most=2, began=0.0, rows=1, tables=("job_flow",)):
+def failing(bench_most=2, began=0.0, rows=1, tables=("job_audit", "job_flow")):
     """The claims that do not hold of a stage that saw this."""
     stage = ParcelsStage.__new__(ParcelsStage)
     stage.bench = type("Bench", (), {"most": bench_most, "packed": [("p-0", began)]})

@@ -52,3 +52,9 @@ def test_every_permission_of_a_model_is_asked_for_somewhere():
         for codename, _ in model._meta.permissions:
             verb = codename.removesuffix(f"_{model._meta.model_name}")
             assert re.search(rf'{codename}"|permissions=\["{verb}"\]|has_{verb}_permission', code), codename
+
+
+@pytest.mark.parametrize("file", [*SOURCES, *PAGES, *OTHERS], ids=lambda path: str(path)[-60:])
+def test_no_hint_names_a_distribution_that_is_not_published(file):
+    text = Path(file).read_text()
+    assert not re.search(r"pip install [^\n`]*\"?jobqueue\[", text)

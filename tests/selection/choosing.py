@@ -46,7 +46,10 @@ class Recorded:
 
 
 def renewed(old: StatementMap, runs: Mapping[str, Recorded], *, whole: bool) -> StatementMap:
-    """The map after these runs. What tests that did not run have sent before stays, unless the runs had all tests."""
+    """The map after these runs. What tests have sent before stays, unless the runs had all tests.
+
+    A test need not send the same each time: some statements depend on what other tests have left in caches.
+    """
     new = StatementMap()
     for database in DATABASES:
         run = runs.get(database, Recorded())
@@ -64,7 +67,7 @@ def renewed(old: StatementMap, runs: Mapping[str, Recorded], *, whole: bool) -> 
 
 
 def _senders(old: StatementMap, database: str, run: Recorded) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Statement -> its room, and -> the tests that send it, in this run or, if they did not run, as chosen before."""
+    """Statement -> its room, and -> the tests that send it, in this run or as chosen before."""
     rooms: dict[str, str] = {}
     senders: dict[str, set[str]] = defaultdict(set)
     for test, sent in run.sent.items():
@@ -72,10 +75,9 @@ def _senders(old: StatementMap, database: str, run: Recorded) -> tuple[dict[str,
             key = key_of(text)
             rooms[key] = min(room, rooms.get(key, room))
             senders[key].add(test)
-    ran = run.ran | run.skipped
     for key, statement in old.statements.items():
         if database in statement.tests:
-            left = {test for test in statement.tests[database] if test not in ran and exists(test)}
+            left = {test for test in statement.tests[database] if test not in run.skipped and exists(test)}
             if left or not statement.tests[database]:
                 rooms.setdefault(key, statement.room)
                 senders[key] |= left

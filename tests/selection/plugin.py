@@ -30,8 +30,8 @@ VARIABLE, FOLDER = "JOBQUEUE_TEST_RUN", "JOBQUEUE_TEST_DIR"
 REPORT = "recorded.json"
 #: what runs on a server whatever the map says: real concurrency, the server's plans and locks, its errors, its sessions
 ON_SERVERS = {
-    "mysql": ("races", "plans", "faults", "db"),
-    "postgres": ("races", "plans", "faults", "db"),
+    "mysql": ("races", "plans", "faults", "locks", "db"),
+    "postgres": ("races", "plans", "faults", "locks", "db"),
     "mariadb": ("races", "plans", "locks", "db"),
 }
 

@@ -22,10 +22,13 @@ _STEPS = [
 ]
 #: a part and its repetitions, joined by a comma or a word; inner parts before those around them
 _JOINED = r"(?:, ?| (?:OR|AND|UNION ALL|UNION) )"
+_NESTED = r"[^()]"
+for _ in range(4):
+    _NESTED = rf"[^()]|\((?:{_NESTED})*+\)"
 _REPEATED = [
     re.compile(r"(\([^()]*\))(?:, ?\1)+"),
     re.compile(r"((?:WHEN) .{1,300}? THEN [^ ]+)(?: \1)+"),
-    re.compile(rf"(\((?:[^()]|\([^()]*\))*\))(?:{_JOINED}\1)+"),
+    re.compile(rf"(\((?:{_NESTED})*+\))(?:{_JOINED}\1)+"),
     re.compile(r"(SELECT (?:(?!UNION).){1,4000}?)(?: UNION ALL \1)+(?=$|\))"),
 ]
 

@@ -68,7 +68,7 @@ def test_limits_hold_while_the_server_stands_still(run_worker, jobs, observer, f
     server = control.load().get(VENDOR)
     if server is None or not server.controllable:
         pytest.skip("the server was given by its URL: not ours to stop")
-    total, workers, seconds = (3_000, 4, 300) if full else (240, 2, 8)
+    total, workers, seconds = (3_000, 4, 60) if full else (240, 2, 8)
     fill(jobs, observer, total, 0.05)
     options = ("--processes", "2", "--concurrency", "4", "--lease", "30s" if full else "5s", "--heartbeat", "1s")
     crowd = Crowd(run_worker, workers, *options)

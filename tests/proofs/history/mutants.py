@@ -84,7 +84,9 @@ class Lane:
                 found = Found(**json.loads(kept.read_text()))
             else:
                 found = self._try(mutant)
-                _keep(kept, found)
+                if found.is_good:
+                    # Others are tried again: the short run may have other tests by then.
+                    _keep(kept, found)
             print(f"{number}: {found.by or 'nothing'}, {found.seconds:.0f} s", file=sys.stderr, flush=True)
             yield number, found
 

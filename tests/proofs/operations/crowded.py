@@ -1,4 +1,4 @@
-"""A table with a million jobs or more, in many queues: most have ended, and some are due, delayed or dead."""
+"""A table with hundreds of thousands of jobs, in many queues: most have ended, and some are due, delayed or dead."""
 
 from __future__ import annotations
 

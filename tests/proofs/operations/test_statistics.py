@@ -80,7 +80,7 @@ def test_the_sums_are_those_of_observers(run_worker, observer, full, figure):
 
 def test_a_killed_process_loses_less_than_one_write(run_worker, observer, full, figure):
     """SIGKILL to any process every two seconds: what is missing, the killed ones had ended since their last write."""
-    kills, pause = (60, 2.0) if full else (5, 0.6)
+    kills, pause = (30, 2.0) if full else (5, 0.6)
     started = []
 
     def start(*options):

@@ -19,7 +19,7 @@ from tests.proofs.schedules import graphs
 pytestmark = [committed, pytest.mark.timeout(7200)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "4s", "--heartbeat", "1s")
 #: (seeds, nodes of a level)
-FULL, SHORT = (50, 200), (1, 12)
+FULL, SHORT = (20, 200), (1, 12)
 KILLS = 8
 
 

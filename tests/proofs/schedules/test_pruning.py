@@ -46,7 +46,7 @@ class Size:
 
     @classmethod
     def of(cls, full):
-        ended = rows.wanted(5_000_000 if full else 10_000)
+        ended = rows.wanted(1_000_000 if full else 10_000)
         return cls(ended, 60_000, 30_000, 40, 2) if full else cls(ended, 500, 200, 2, 1)
 
 

@@ -5,9 +5,20 @@ Each file has those of some rooms. A mutant names its function, what is broken i
 
 from __future__ import annotations
 
-from tests.proofs.history.catalogue import failures, gates, groups, innodb, postgres, shared, telling, verbs
+from tests.proofs.history.catalogue import (
+    failures,
+    gates,
+    groups,
+    innodb,
+    postgres,
+    shared,
+    surroundings,
+    telling,
+    verbs,
+)
 from tests.proofs.history.catalogue.mutant import DATABASES, Mutant, NotThere
 
-MUTANTS = [one for file in (verbs, shared, gates, failures, groups, telling, innodb, postgres) for one in file.MUTANTS]
+_FILES = (verbs, shared, gates, failures, groups, telling, surroundings, innodb, postgres)
+MUTANTS = [one for file in _FILES for one in file.MUTANTS]
 
 __all__ = ["DATABASES", "MUTANTS", "Mutant", "NotThere"]

@@ -61,6 +61,46 @@ FAILURES = [
         "raw[: head + tail] + note",
         "tests/unit/test_failures.py",
     ),
+    mutant(
+        "all errors of one class of MySQL's driver are one kind",
+        "failures/grouping.py",
+        "fingerprint",
+        'f"{code} {said}" if code else said',
+        "said",
+        "tests/failures/test_fingerprints.py",
+    ),
+    mutant(
+        "each value in a DETAIL of PostgreSQL is a kind of its own",
+        "failures/grouping.py",
+        "_PATTERN",
+        r"| (?<=\))=\([^\n]*\)",
+        "",
+        "tests/failures/test_fingerprints.py",
+    ),
+    mutant(
+        "the rules of elasticsearch name a module that its classes do not have",
+        "failures/known.py",
+        "RULES",
+        '"elasticsearch.ApiError",',
+        "",
+        "tests/failures/test_class_paths.py",
+    ),
+    mutant(
+        "AWS is asked too often in a code that does not begin with that word",
+        "failures/services.py",
+        "by_aws",
+        "_AWS_THROTTLED in code",
+        "code.startswith(_AWS_THROTTLED)",
+        "tests/failures/test_class_paths.py",
+    ),
+    mutant(
+        "keys that are there already in a bulk of MongoDB count as a service that is down",
+        "failures/services.py",
+        "by_mongo",
+        "if writes else",
+        "if not writes else",
+        "tests/failures/test_class_paths.py",
+    ),
 ]
 
 DEAD_LETTERS = [
@@ -163,6 +203,22 @@ BULK_VERBS = [
         "newest if until_id is None else min(until_id, newest)",
         "2**62 if until_id is None else until_id",
         "tests/bulk_verbs/test_carrying_out.py",
+    ),
+    mutant(
+        "a bulk verb changes jobs that match no more when they are locked",
+        "bulk_verbs/carrying_out.py",
+        "_write",
+        "still(event.verb, event.filters, event.created_at)",
+        "still(event.verb, {}, event.created_at)",
+        "tests/bulk_verbs/test_carrying_out.py",
+    ),
+    mutant(
+        "cancel_many() and its like change jobs that match no more when they are locked",
+        "transitions/operating.py",
+        "lock",
+        "[(job, job.matches)",
+        "[(job, True)",
+        "tests/transitions/test_by_filter.py",
     ),
 ]
 

@@ -54,9 +54,9 @@ MYSQL = [
     mutant(
         "a server that became read-only after a failover is not left: 1290",
         "db/mysql/dialect.py",
-        "_GONE",
-        "1161, 1290, 1792",
-        "1161, 1792",
+        "_READ_ONLY",
+        "{1047, 1290, 1792",
+        "{1047, 1792",
         "tests/db/test_error_kinds.py",
         database="mysql",
     ),

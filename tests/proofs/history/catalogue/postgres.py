@@ -144,6 +144,15 @@ POSTGRESQL = [
         "tests/doctor/test_schema.py",
         database="postgres",
     ),
+    mutant(
+        "a claim after a burst into an emptied table sorts all that waits",
+        "db/postgresql/dialect.py",
+        "PostgreSQL.in_index_order",
+        "execute(_IN_INDEX_ORDER + sql, params, many, context)",
+        "execute(sql, params, many, context)",
+        "tests/plans/test_plans.py",
+        database="postgres",
+    ),
 ]
 
 RETRY = [

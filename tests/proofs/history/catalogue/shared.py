@@ -114,6 +114,22 @@ IDEMPOTENCY = [
 
 OUTBOX = [
     mutant(
+        "a relay moves its cursor only behind events that it finds",
+        "outbox/poll_ranges.py",
+        "_NewEvents.lanes",
+        "self._read_to.append((now, last))",
+        "self._read_to.append((now, max(self._seen, default=0)))",
+        "tests/outbox/test_poll_ranges.py",
+    ),
+    mutant(
+        "a relay moves its cursor past events that may be committed late",
+        "outbox/poll_ranges.py",
+        "_LATE_SECONDS",
+        "2.0",
+        "0.0",
+        "tests/outbox/test_poll_ranges.py",
+    ),
+    mutant(
         "events of a key are sent in any order",
         "outbox/claiming.py",
         "_events",

@@ -70,6 +70,33 @@ PRODUCER = [
             continue""",
         "tests/producer/test_back_pressure.py",
     ),
+    mutant(
+        "a keyed enqueue whose commit was not answered is repeated without a look, though its key may be free again",
+        "producer/dedupe.py",
+        "written_before",
+        "if not ids:",
+        "if ids or not ids:",
+        "tests/faults/test_lost_commits_of_keys.py",
+        database="mysql",
+    ),
+    mutant(
+        "an enqueue of many keys whose commit was not answered is repeated without a look",
+        "producer/enqueueing.py",
+        "_write_many",
+        "if new is not None and",
+        "if new is None and",
+        "tests/faults/test_lost_commits_of_keys.py",
+        database="mysql",
+    ),
+    mutant(
+        "an error after a commit without an answer says that nothing was written",
+        "db/retry.py",
+        "retry_looked_up",
+        "if lost:",
+        "if not lost:",
+        "tests/faults/test_lost_commits_of_keys.py",
+        database="postgres",
+    ),
 ]
 
 ORDERING = [
@@ -322,9 +349,36 @@ TRANSITIONS = [
         "a slot that is freed while a claim closes gates opens none",
         "transitions/claiming/claimer.py",
         "Claimer.claim",
-        "gates_closed(closed, using=self._using)",
+        "gates_closed(self.closed, using=self._using, unwritten=busy)",
         "pass",
         "tests/gates/test_opening.py",
+    ),
+]
+
+HEADS = [
+    mutant(
+        "one look at the queues that has waited delays complete looks",
+        "transitions/claiming/heads.py",
+        "Heads._look_whole",
+        "pause_seconds(min(before, took))",
+        "pause_seconds(took)",
+        "tests/transitions/test_heads.py",
+    ),
+    mutant(
+        "looks at the queues that read much are repeated at once",
+        "transitions/claiming/heads.py",
+        "Heads._look_whole",
+        "pause_seconds(min(before, took))",
+        "0.0",
+        "tests/transitions/test_heads.py",
+    ),
+    mutant(
+        "one look for names of queues that has waited delays the next ones",
+        "transitions/claiming/heads.py",
+        "WaitingNames.find",
+        "pause_seconds(min(before, self._took))",
+        "pause_seconds(self._took)",
+        "tests/transitions/test_heads.py",
     ),
 ]
 
@@ -343,8 +397,7 @@ CONTEXT = [
         "JobContext.finish",
         "raise_swallowed_errors(alias),",
         "",
-        "tests/transitions/test_finish.py",
-        "tests/faults",
+        "tests/faults/test_swallowed_errors.py",
         database="mysql",
     ),
 ]
@@ -359,6 +412,23 @@ WORKER = [
         "tests/worker/test_leftovers.py",
         database="mysql",
     ),
+    mutant(
+        "heartbeats need USE_TZ",
+        "db/clock.py",
+        "host_now",
+        "datetime.now(UTC)",
+        "datetime.now()",
+        "tests/db/test_clock.py",
+        "tests/worker/test_retry_budget.py",
+    ),
+    mutant(
+        "a pool of connections that is too small for a worker is not reported",
+        "db/opening.py",
+        "pool_problem",
+        "if size >= needed:",
+        "if size >= needed or not given:",
+        "tests/db/test_opening.py",
+    ),
 ]
 
-MUTANTS = [*MODELS, *PRODUCER, *ORDERING, *TRANSITIONS, *CONTEXT, *WORKER]
+MUTANTS = [*MODELS, *PRODUCER, *ORDERING, *TRANSITIONS, *HEADS, *CONTEXT, *WORKER]
