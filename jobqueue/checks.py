@@ -239,7 +239,7 @@ def _missing_indexes(alias: str) -> Iterator[Problem]:
         yield Problem(
             "W033",
             f"The index ix_dead is missing on {table}: a redrive reads every job between two dead letters.",
-            "It was dropped, or not made (pytest --nomigrations); create it as docs/reference/schema.md shows.",
+            "It was dropped, or not made (pytest --nomigrations); `manage.py sqlmigrate jobqueue 0001` prints the statement.",
         )
 
 

@@ -40,8 +40,8 @@ def tables(using: str) -> Iterator[Finding]:
             "table_missing",
             f"Tables are missing, although the migrations were run: {', '.join(missing)}. Somebody has dropped "
             "them, or this account has no right on them, so that the server does not show them.",
-            "Restore them from a backup, or make them again: docs/reference/schema.md has the statements. "
-            "docs/howto/deploy.md has the rights.",
+            "Restore them from a backup, or make them again: `manage.py sqlmigrate jobqueue 0001` prints the "
+            "statements. docs/howto/deploy.md has the rights.",
             {"tables": list(missing)},
         )
 
@@ -70,8 +70,8 @@ def _missing(name: str, table: str, columns: tuple[str, ...]) -> Finding:
         "index_missing",
         f"The index {name} is missing on {table}, or is hidden from the planner: statements read, and on MySQL and "
         "MariaDB lock, far more rows than they need. Workers do not start without an index of job_queue.",
-        "Make it again: docs/reference/schema.md has the statement. If the server has it, but invalid or hidden, drop "
-        "it first.",
+        "Make it again: `manage.py sqlmigrate jobqueue 0001` prints the statement. If the server has it, but invalid or "
+        "hidden, drop it first.",
         {"index": name, "table": table, "columns": list(columns)},
     )
 
@@ -82,7 +82,7 @@ def _differs(name: str, table: str, columns: tuple[str, ...], real: tuple[str, .
         "index_differs",
         f"The index {name} on {table} has the columns {', '.join(real)} instead of {', '.join(columns)}: statements "
         "read, and on MySQL and MariaDB lock, far more rows than they need.",
-        "Drop it, and make it again: docs/reference/schema.md has the statement.",
+        "Drop it, and make it again: `manage.py sqlmigrate jobqueue 0001` prints the statement.",
         {"index": name, "table": table, "columns": list(columns), "found": list(real)},
     )
 

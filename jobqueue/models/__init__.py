@@ -1,6 +1,6 @@
 """The tables; job.py has a job's states. Any code may read them; only transitions and producer write a job's state.
 
-docs/reference/schema.md shows their DDL for each database.
+docs/reference/schema.md says who writes each table, how it grows, and what deletes its rows.
 """
 
 from django.apps import apps

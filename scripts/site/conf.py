@@ -20,7 +20,8 @@ project, author, release = "jobqueue", "The jobqueue maintainers", __version__
 copyright = author
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-EVIDENCE = "docs/proof/index"
+#: each has the pages of its folder below it
+FOLDERS = ("docs/proof/index", "docs/adr/index", "docs/contributing/index")
 TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "UPGRADING")
 include_patterns = ["docs/**.md", *(f"{name}.md" for name in TOP)]
 # A search for pages must not walk through environments.
@@ -75,11 +76,11 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     text = without_comments(source[0])
     if docname == root_doc:
         text += navigation(text, docname)
-    elif docname == EVIDENCE:
-        # The pages of proofs stand below their list.
+    elif docname in FOLDERS:
         folder = (ROOT / docname).parent
-        pages = (folder.joinpath(link).resolve().relative_to(ROOT).with_suffix("") for link in _LINK.findall(text))
-        text += _tree("Pages", [f"/{page}" for page in pages])
+        linked = [folder.joinpath(link).resolve() for link in _LINK.findall(text)]
+        below = [page for page in dict.fromkeys(linked) if page.is_relative_to(folder) or page.stem == "benchmarks"]
+        text += _tree("Pages", [f"/{page.relative_to(ROOT).with_suffix('')}" for page in below])
     source[0] = text
 
 

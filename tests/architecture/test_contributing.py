@@ -1,18 +1,18 @@
-"""CONTRIBUTING.md lists the folders of the tests, and the files in which a new feature goes."""
+"""The pages for contributors list the folders of the tests, and the files in which a new feature goes."""
 
 from __future__ import annotations
 
 from tests.architecture.test_layers import PACKAGE, none_of
 from tests.docs.markdown import ROOT, code, table
 
-PAGE = ROOT / "CONTRIBUTING.md"
+PAGES = ROOT / "docs" / "contributing"
 FILES_MAX = 4
-WISHES = table(PAGE, "Where does a new X go?")
+WISHES = table(PAGES / "where-things-go.md", "Where things go")
 
 
 def test_every_folder_of_tests_is_listed():
     folders = {path.parent for path in (ROOT / "tests").glob("*/*.py")}
-    listed = [folder for row in table(PAGE, "The tests") for folder in code(row[0])]
+    listed = [folder for row in table(PAGES / "tests.md", "The tests") for folder in code(row[0])]
     assert sorted(listed) == sorted(str(folder.relative_to(ROOT)) for folder in folders)
 
 

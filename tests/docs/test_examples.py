@@ -21,7 +21,7 @@ from tests.settings import VENDOR
 TUTORIAL = [page for page in PAGES if "tutorial" in page.parts]
 REFERENCE = ROOT / "docs" / "reference"
 MISTAKES = ROOT / "docs" / "howto" / "first-mistakes.md"
-OWN = [*TUTORIAL, MISTAKES, REFERENCE / "sql.md", REFERENCE / "schema.md"]  # pages with a test module of their own
+OWN = [*TUTORIAL, MISTAKES, REFERENCE / "sql.md"]  # pages with a test module of their own
 PLAIN = [page for page in PAGES if page not in OWN]
 RUNNING = [page for page in PLAIN if any(p.kind in ("python", "sql") for p in pieces(page))]
 BLOCKS = [piece for page in PAGES for piece in pieces(page) if piece.kind != "test"]
