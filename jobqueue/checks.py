@@ -239,7 +239,8 @@ def _missing_indexes(alias: str) -> Iterator[Problem]:
         yield Problem(
             "W033",
             f"The index ix_dead is missing on {table}: a redrive reads every job between two dead letters.",
-            "It was dropped, or not made (pytest --nomigrations); `manage.py sqlmigrate jobqueue 0001` prints the statement.",
+            "It was dropped, or not made (pytest --nomigrations). Make it again: `manage.py sqlmigrate jobqueue 0001` "
+            "prints the statement.",
         )
 
 

@@ -65,7 +65,8 @@ def _finding(queue: str, text: str, plan: str) -> Finding:
         "claim_plan",
         f"{text}. Each claim must read the jobs that it takes, in the order of {candidates.INDEX}, and no others: on "
         "MySQL and MariaDB it locks what it reads.",
-        "Make missing indexes again (`manage.py sqlmigrate jobqueue 0001` prints them), then renew the statistics of the "
-        "planner: run ANALYZE TABLE job_queue on MySQL and MariaDB, ANALYZE job_queue on PostgreSQL, ANALYZE on SQLite.",
+        "Make missing indexes again (`manage.py sqlmigrate jobqueue 0001` prints them), then renew the statistics of "
+        "the planner: run ANALYZE TABLE job_queue on MySQL and MariaDB, ANALYZE job_queue on PostgreSQL, ANALYZE on "
+        "SQLite.",
         {"queue": queue, "plan": list(plan.splitlines())},
     )

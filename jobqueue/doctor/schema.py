@@ -70,8 +70,8 @@ def _missing(name: str, table: str, columns: tuple[str, ...]) -> Finding:
         "index_missing",
         f"The index {name} is missing on {table}, or is hidden from the planner: statements read, and on MySQL and "
         "MariaDB lock, far more rows than they need. Workers do not start without an index of job_queue.",
-        "Make it again: `manage.py sqlmigrate jobqueue 0001` prints the statement. If the server has it, but invalid or "
-        "hidden, drop it first.",
+        "Make it again: `manage.py sqlmigrate jobqueue 0001` prints the statement. If the server has it, but invalid "
+        "or hidden, drop it first.",
         {"index": name, "table": table, "columns": list(columns)},
     )
 

@@ -8,6 +8,8 @@ from tests.architecture.test_layers import none_of
 from tests.docs.markdown import EVIDENCE, OTHERS, PAGES, ROOT, anchors, links, name
 
 LINES_MAX = 250
+#: all sub-commands of `jobs`, each with its options: a reader searches in it
+LONG = {"jobs.md": 700}
 ADR_LINES_MAX = 60
 
 
@@ -24,7 +26,7 @@ def written_lines(page):
 def test_pages_are_short():
     def offenders():
         for page in PAGES + OTHERS:
-            most = ADR_LINES_MAX if "adr" in page.parts else LINES_MAX
+            most = ADR_LINES_MAX if "adr" in page.parts else LONG.get(page.name, LINES_MAX)
             if (lines := written_lines(page)) >= most:
                 yield f"{name(page)} has {lines} lines, and {most} are too many"
 
