@@ -16,17 +16,25 @@ from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json
 from jobqueue.cli.tables import aligned
 from jobqueue.doctor import Finding, Level
 from jobqueue.doctor.examination import READ_SECONDS, Checked, check_all, in_order
+from jobqueue.doctor.schema import grants
 
 #: the exit status if there is an error or a warning
 FOUND_WRONG = 1
 
 
 def declare(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--grants",
+        metavar="ACCOUNT",
+        help="print the GRANT statements that this account of workers needs; check nothing",
+    )
     add_json(parser)
     add_database(parser)
 
 
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    if given["grants"] is not None:
+        return _grants(out, using, given)
     with translation.override(None):
         checked = list(check_all(using, seconds=READ_SECONDS))
     findings = in_order(checked)
@@ -38,6 +46,16 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     if any(finding.id == "database_unreachable" for finding in findings):
         return NO_DATABASE
     return FOUND_WRONG if any(finding.is_bad for finding in findings) else 0
+
+
+def _grants(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+    statements = grants(given["grants"], using)
+    if given["json"]:
+        out.write(json.dumps({"version": 1, "database": using, "grants": statements}))
+    else:
+        for line in statements or ["-- This database has no accounts: whoever may write the file may run workers."]:
+            out.write(line)
+    return 0
 
 
 def _document(using: str, checked: Sequence[Checked], findings: Sequence[Finding]) -> dict[str, Any]:

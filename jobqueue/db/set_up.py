@@ -68,6 +68,10 @@ class SetUp:
         """The indexes of these tables; not those that are invalid or hidden from the planner. A single statement."""
         return []
 
+    def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
+        """The statements that give `account` these rights on tables; empty where there are no accounts."""
+        return []
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """None: the number of sessions has no limit, or a pooler hides it."""
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.apps import apps
 from django.db import connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Index, Model, UniqueConstraint
 
 from jobqueue.checks import pending_migrations
@@ -16,6 +17,14 @@ from jobqueue.models import Job
 
 #: the migration leaves it out where each UPDATE would add an entry to it
 _NOT_COPIED = "ix_lock_expiry"
+
+
+def grants(account: str, using: str) -> list[str]:
+    """The statements that let an account run workers: rights on the rows of all tables, and none on the tables."""
+    grant, tables = vendor(using).set_up.grants, sorted(model._meta.db_table for model in _models())
+    written = grant(connections[using], account, "SELECT, INSERT, UPDATE, DELETE", tables)
+    # Workers refuse to start where a migration was not run.
+    return written + grant(connections[using], account, "SELECT", [MigrationRecorder.Migration._meta.db_table])
 
 
 def migrations(using: str) -> Iterator[Finding]:

@@ -49,6 +49,11 @@ def _of_waiting_jobs(name):
     yield [name]
 
 
+@example("doctor-grants")
+def _grants(name):
+    yield ["doctor", "--grants", "jobs"]
+
+
 @example("list-groups")
 def _groups_of_failures(name):
     first, _ = dead(2)

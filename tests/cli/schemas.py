@@ -33,6 +33,8 @@ def form_of(given):
         return name if verb == "list" else f"{name}-{verb}"
     if name == "list" and given["groups"]:
         return "list-groups"
+    if name == "doctor" and given["grants"] is not None:
+        return "doctor-grants"
     if name == "retry" and any(given[option] for option in _REDRIVE):
         return "retry-redrive"
     if name == "note" and given["fingerprint"] is not None:

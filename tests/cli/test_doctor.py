@@ -1,9 +1,11 @@
 """manage.py jobs doctor: what it prints, and its exit status."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 
 from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.cli.doctor import FOUND_WRONG
@@ -11,6 +13,7 @@ from jobqueue.doctor import examination
 from tests.cli.helpers import printed, read_json
 from tests.doctor.helpers import PLAIN, add_worker, unreachable
 from tests.marks import committed
+from tests.settings import VENDOR
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("healthy_process")]
 CHECKS = len(examination.CHECKS) + 1
@@ -76,3 +79,20 @@ def test_it_speaks_english_whatever_the_language_is(settings):
     settings.LANGUAGE_CODE = "ko"
     said = printed("doctor", status=FOUND_WRONG)
     assert said.isascii()
+
+
+def test_grants_names_every_table_and_the_account():
+    said = printed("doctor", "--grants", "jobs")
+    if VENDOR == "sqlite":
+        assert said.startswith("-- This database has no accounts")
+        assert read_json("doctor", "--grants", "jobs")["grants"] == []
+        return
+    tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
+    assert tables | {"django_migrations"} == set(re.findall(r"\b(job_\w+|django_migrations)\b", said))
+    assert read_json("doctor", "--grants", "jobs")["grants"] == said.splitlines()
+
+
+@pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="accounts of other servers have no host")
+def test_an_account_of_mysql_may_name_its_host_and_is_quoted():
+    assert "TO 'jobs'@'%';" in printed("doctor", "--grants", "jobs")
+    assert "TO 'o''brien'@'10.0.0.7';" in printed("doctor", "--grants", "o'brien@10.0.0.7")

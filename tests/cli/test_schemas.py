@@ -17,13 +17,13 @@ from tests.settings import VENDOR
 
 FILES = sorted(schemas.FOLDER.glob("*.json"))
 #: lists that the server fills, or that say why it does not
-OF_THE_SERVER = {"waits", "slow_statements", "problems"}
+OF_THE_SERVER = {"waits", "slow_statements", "problems", "grants"}
 
 
 def names():
     """One for each sub-command, each verb, and each other form."""
     verbs = [f"{name}-{verb}" for name, own in schemas.VERBS.items() for verb in own]
-    return {*SUBCOMMANDS, *verbs, "list-groups", "retry-redrive", "note-print", "note-write"}
+    return {*SUBCOMMANDS, *verbs, "list-groups", "doctor-grants", "retry-redrive", "note-print", "note-write"}
 
 
 def printed(name):

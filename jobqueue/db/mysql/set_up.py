@@ -62,6 +62,12 @@ class MySQLSetUp(SetUp):
                 found.setdefault((str(table), str(name)), []).append(str(column))
         return [TableIndex(table, name, tuple(columns)) for (table, name), columns in found.items()]
 
+    def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
+        """A statement for each table. An account without a host is that of any host."""
+        name, _, host = account.partition("@")
+        words = "@".join("'" + word.replace("\\", "\\\\").replace("'", "''") + "'" for word in (name, host or "%"))
+        return [f"GRANT {rights} ON {connection.ops.quote_name(table)} TO {words};" for table in tables]
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smaller limit of the server and of the account."""
         with connection.cursor() as cursor:

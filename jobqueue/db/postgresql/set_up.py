@@ -64,6 +64,11 @@ class PostgreSQLSetUp(SetUp):
             cursor.execute(_INDEXES, [list(tables)])
             return [TableIndex(str(table), str(name), tuple(columns)) for table, name, columns in cursor.fetchall()]
 
+    def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
+        """A single statement."""
+        names = ", ".join(map(connection.ops.quote_name, tables))
+        return [f"GRANT {rights} ON {names} TO {connection.ops.quote_name(account)};"]
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smallest limit of the server, the account and the database."""
         if is_pooled(connection):
