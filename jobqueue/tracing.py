@@ -64,7 +64,7 @@ _tracer: Tracer | None = None
 
 
 def trace_with(tracer: Tracer | None) -> None:
-    """From now on `tracer` makes the spans of this process and of its forks; None: nobody does."""
+    """Let `tracer` make the spans of this process and of its forks; None ends tracing."""
     global _tracer
     _tracer = tracer
 

@@ -240,7 +240,7 @@ def key_text(parts: tuple[object, ...], allowed: tuple[type, ...], what: str) ->
     try:
         return json.dumps([_plain_part(part, allowed, what) for part in parts], separators=(",", ":"))
     except ValueError:
-        raise InvalidValue(f"an int in {what} has thousands of digits. Nothing was written; hash it.") from None
+        raise InvalidValue(f"an integer in {what} is too long; pass its hash. Nothing was written.") from None
 
 
 def _plain_part(part: object, allowed: tuple[type, ...], what: str) -> str | int | dict[str, str]:

@@ -158,7 +158,7 @@ def _judge(row: JobAlarm, reading: Reading, now: datetime, watched: bool) -> Non
 
 
 def _rising_seconds(row: JobAlarm, age: float, now: datetime, in_a_row: bool) -> float:
-    """For how long each look has found the oldest job older than the look before."""
+    """Seconds for which each look has found the oldest job older than the look before."""
     rises = in_a_row and row.last_age is not None and row.rising_since is not None and age > row.last_age
     row.last_age = age or None
     if not rises or row.rising_since is None:

@@ -62,7 +62,7 @@ def _decoded(raw: dict[str, Any], queue: str, name: str) -> Notice:
 
 
 def encode(notices: Iterable[Notice]) -> list[dict[str, Any]]:
-    """As the column has them."""
+    """Encode notices for the column."""
     return [
         {
             "incident": notice.alarm.incident,

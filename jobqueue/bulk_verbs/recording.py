@@ -103,7 +103,7 @@ def _insert(event: AuditEvent, using: str) -> None:
 
 
 def _read_back(event_id: int, using: str) -> AuditEvent:
-    """With the columns that the database has filled in."""
+    """Read the record again, with the columns that the database has filled in."""
     rows = AuditEvent.objects.using(using)
     try:
         return retry_transient("bulk", lambda: rows.get(pk=event_id), using=using)

@@ -26,7 +26,7 @@ _HEAD = ("verb", "batch", "calls", "jobs", "jobs/s", "p50", "p99")
 def _seconds(text: str) -> float:
     found = duration(text)
     if found > SECONDS_MAX:
-        raise ArgumentTypeError(f"{text[:20]!r} is longer than {format_seconds(SECONDS_MAX)}, which a bench may take")
+        raise ArgumentTypeError(f"{text[:20]!r} is too long: a benchmark runs at most {format_seconds(SECONDS_MAX)}")
     return found
 
 

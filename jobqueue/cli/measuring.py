@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def jobs_per_second(self) -> float:
-        """Of the time that its calls took; 0 if there were none."""
+        """Jobs per second of the time that the calls took; 0 if there were none."""
         return self.jobs / total if (total := sum(self.seconds)) else 0.0
 
     def percentile(self, share: float) -> float | None:

@@ -54,7 +54,7 @@ class Selected(VendorFunc):
         super().__init__(instant, output_field=UtcDateTimeField(), **extra)
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
-        """As it is: it is bounded already."""
+        """Return the SQL unchanged: it is bounded already."""
         return sql, params
 
 
@@ -65,7 +65,7 @@ class Stored(Func):
     arity = 1
 
     def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[Parameter]) -> Statement:
-        """As it is: Python does not read it."""
+        """Return the SQL unchanged: Python does not read it."""
         return sql, params
 
 

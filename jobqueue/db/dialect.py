@@ -271,7 +271,7 @@ class Dialect(Seeks):
         raise NotImplementedError
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
-        """From now on this session receives what is sent to `channel`. Needs `notifies`."""
+        """Subscribe this session to `channel`. Needs `notifies`."""
         raise NotImplementedError
 
     def notifications(self, connection: BaseDatabaseWrapper, seconds: float) -> list[str]:

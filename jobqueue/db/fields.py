@@ -154,7 +154,7 @@ class Encoded(str):
 
 
 class _Longest(threading.local):
-    """Of each thread."""
+    """The longest text of each thread."""
 
     chars = 0
 

@@ -42,7 +42,7 @@ def verdict_of(canaries: Sequence[Sequence[int]], using: str) -> Verdict:
 
 
 class _Columns(NamedTuple):
-    """Of the row of a canary."""
+    """The columns of a canary's row."""
 
     status: int
     epoch: int

@@ -18,7 +18,7 @@ LEASE_SECONDS_MIN = 10.0
 
 
 def lapsed_leases(using: str) -> Iterator[Finding]:
-    """leases_lapsed."""
+    """Check leases_lapsed: expired leases that nobody has reaped."""
     lapsed = Job.objects.using(using).filter(status=Job.Status.PROCESSING, lock_until__lt=UtcNowPlus(-GRACE_SECONDS))
     rows = vendor(using).force_index(lapsed.order_by("lock_until"), "ix_lease")
     ids = list(rows.values_list("pk", flat=True)[: COUNT_MAX + 1])

@@ -18,7 +18,7 @@ SHOWN = 10
 
 
 def nested_retries(using: str) -> Iterator[Finding]:
-    """retries_multiply."""
+    """Check retries_multiply."""
     rows = alive(load().worker_silent_seconds, using=using).filter(retries__isnull=False)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for counts in rows.values_list("retries", flat=True)[:WORKERS_MAX]:

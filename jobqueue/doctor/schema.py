@@ -28,7 +28,7 @@ def grants(account: str, using: str) -> list[str]:
 
 
 def migrations(using: str) -> Iterator[Finding]:
-    """migrations_unapplied."""
+    """Check migrations_unapplied."""
     if missing := pending_migrations(using):
         yield Finding(
             Level.ERROR,

@@ -36,14 +36,14 @@ class Budget:
 
     @property
     def connections(self) -> int:
-        """As docs/howto/own-database.md computes them."""
+        """The number of connections, computed as docs/howto/own-database.md says."""
         outbox = load().outbox
         per_child = PER_CHILD + (PER_RELAY if outbox is not None and outbox.in_workers else 0)
         return MONITOR_CONNECTIONS * self.commands + per_child * self.processes + self.threads
 
 
 def budget(using: str) -> Budget:
-    """Of the workers that run, by their rows."""
+    """The connections of the running workers, computed from their rows."""
     rows = alive(load().worker_silent_seconds, using=using)
     threads: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     columns = ("host", "supervisor_pid", "boot_id", "concurrency")
@@ -53,7 +53,7 @@ def budget(using: str) -> Budget:
 
 
 def connection_budget(using: str) -> Iterator[Finding]:
-    """connections_short, connections_used."""
+    """Checks connections_short and connections_used."""
     use = vendor(using).set_up.session_use(connections[using])
     if use is None:
         return
@@ -98,7 +98,7 @@ def locked_tables(using: str) -> Iterator[Finding]:
 
 
 def old_transactions(using: str) -> Iterator[Finding]:
-    """old_transaction."""
+    """Check old_transaction."""
     found = vendor(using).set_up.old_transactions(connections[using], Job._meta.db_table, OLD_SECONDS, SHOWN)
     if not found:
         return
@@ -116,7 +116,7 @@ def old_transactions(using: str) -> Iterator[Finding]:
 
 
 def dead_rows(using: str) -> Iterator[Finding]:
-    """dead_rows."""
+    """Check dead_rows."""
     table = Job._meta.db_table
     rows = vendor(using).set_up.dead_rows(connections[using], table)
     if rows is not None and rows.dead > max(DEAD_MIN, DEAD_SHARE * rows.live):

@@ -17,7 +17,7 @@ NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "c
 
 
 def sqlite_file(using: str) -> Iterator[Finding]:
-    """memory_database, network_file."""
+    """Checks memory_database and network_file."""
     file = vendor(using).set_up.values(connections[using]).get("file")
     if file is None:
         return

@@ -69,7 +69,7 @@ def explain_backlog(*, using: str | None = None, all_causes: bool = False) -> li
 
 
 def _idle(cut: bool, crews: Crews, using: str) -> list[Explanation]:
-    """Of a database in which no job waits: what those that run wait for."""
+    """Explain a database in which no job waits: what the running jobs wait for."""
     found = nothing_waits(cut, using)
     return (crews.waits() if found[0].code == "running" else []) + found
 

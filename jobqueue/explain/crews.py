@@ -85,11 +85,11 @@ class Crews:
         return [] if self._workers else [_no_worker([], self._workers)]
 
     def short(self) -> list[Explanation]:
-        """host_exhausted. No statement."""
+        """The host_exhausted findings, without a query."""
         return host_exhausted([each for worker in self._workers for each in worker.short])
 
     def skew(self) -> list[Explanation]:
-        """clock_skew. No statement."""
+        """The clock_skew findings, without a query."""
         return clock_skew(self._workers)
 
     def _tell_short(self, findings: Findings) -> None:

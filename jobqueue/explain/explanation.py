@@ -39,7 +39,7 @@ def iso(instant: datetime | None) -> str | None:
 
 
 def seconds_until(instant: datetime, now: datetime) -> float:
-    """From `now` to `instant`; 0 if it has passed."""
+    """Seconds from `now` to `instant`; 0 if it has passed."""
     return max(0.0, (instant - now).total_seconds())
 
 

@@ -12,7 +12,7 @@ from jobqueue.models import Job
 
 @dataclass(slots=True)
 class FirstJobs:
-    """By gate the id of the first due job, or if none is due of the one that is due first; and whether it is due."""
+    """Per gate: the id of the first due job, else of the one that is due next, and whether it is due."""
 
     due: dict[int, int] = field(default_factory=dict)
     later: dict[int, int] = field(default_factory=dict)

@@ -84,7 +84,7 @@ def _waits(
 
 
 def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:
-    """Of the job that is due first."""
+    """Explain the job that is due first."""
     found = expired(job) + [one for one in reasons_of(job, place) if one.code == "unknown_task"]
     if found:
         return found

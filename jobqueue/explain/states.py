@@ -26,7 +26,7 @@ _PARKED = re.compile(
 
 
 def ended(job: ReadJob) -> Explanation:
-    """Of a job that is DONE, FAILED or CANCELED."""
+    """Explain a job that is DONE, FAILED or CANCELED."""
     status = Job.Status(job.status)
     at = job.finished_at or job.updated_at
     facts = {"id": job.pk, "time": span((job.now - at).total_seconds()), "n": job.attempts, "crashes": job.crashes}
@@ -51,7 +51,7 @@ def ended(job: ReadJob) -> Explanation:
 
 
 def running(job: ReadJob) -> Explanation:
-    """Of a job that is PROCESSING."""
+    """Explain a job that is PROCESSING."""
     # Plain SQL may have written a lease that no driver can read.
     since = job.locked_at or job.updated_at
     lapsed, asked = job.lock_until is None or job.lock_until < job.now, job.cancel_requested_at is not None

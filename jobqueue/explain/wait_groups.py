@@ -34,5 +34,5 @@ class Group:
 
     @property
     def seconds(self) -> float:
-        """For how long the longest of the jobs has run."""
+        """Seconds for which the longest of the jobs has run."""
         return max((runner.seconds for runner in self.runners), default=0.0)

@@ -39,7 +39,7 @@ def running_workers(using: str) -> list[Running]:
 def count_unaware(workers: list[Running], queue: str, task: str | None, *, set_here: bool) -> int:
     """How many of `workers` serve `queue` and do not know its limit, or that of a task in it.
 
-    One that an operator has set is known to all workers that know limits at all.
+    Limits set at run time are known to every worker that supports limits.
     """
     return sum(
         worker.number

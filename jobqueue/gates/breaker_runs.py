@@ -20,7 +20,7 @@ class Run(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Identifies it."""
+        """The identity of this run: the job and its token."""
         return self.job_id, self.fence
 
     def began_after(self, instant: datetime | None, told: Told) -> bool:

@@ -42,7 +42,7 @@ def top_levels(places: Sequence[tuple[str, int, int]], using: str) -> list[Level
 
 
 def levels_below(levels: Sequence[Level], using: str) -> list[Level]:
-    """For each of `levels` the next lower priority of the same queue, status and gate, where there is one."""
+    """Map each of `levels` to the next lower priority of its queue, status and gate, where there is one."""
     return list(map(Level._make, _below(using).seek_each([level._asdict() for level in levels])))
 
 

@@ -114,7 +114,7 @@ class Rules:
 
     @property
     def seconds(self) -> float:
-        """For how long they count."""
+        """Seconds for which they count."""
         return min(SHUT_SECONDS, RULES_SECONDS) if self.paused or self.breakers else RULES_SECONDS
 
 

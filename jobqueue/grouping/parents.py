@@ -39,7 +39,7 @@ class Parents(Mapping[str, JSON]):
         return len(self._read())
 
     def states(self) -> dict[str, str]:
-        """By name: "done", "failed" or "canceled"; "outstanding" of a parent that runs again."""
+        """Map each parent's name to "done", "failed", "canceled", or "outstanding" if it runs again."""
         self._read()
         return dict(self._states)
 

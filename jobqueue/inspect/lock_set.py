@@ -44,7 +44,7 @@ class LockSet:
         """Every lock, by table, index and key. Raises InvalidValue before the end of the block."""
         if self._locks is None:
             raise InvalidValue(
-                "this lock footprint is not there yet: it is read when its block ends without an error. "
+                "this lock footprint is not available yet: it is collected when its block exits without an error. "
                 "Nothing was changed; use it after the block."
             )
         return self._locks

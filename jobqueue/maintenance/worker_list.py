@@ -112,7 +112,7 @@ def _rows(using: str) -> QuerySet[ReadWorker]:
 
 
 def _together(workers: Iterable[ListedWorker]) -> list[ListedWorker]:
-    """In the order that listed() promises."""
+    """Sort workers in the order that listed() promises."""
     commands: dict[tuple[str, int, str], list[ListedWorker]] = defaultdict(list)
     for worker in workers:
         commands[worker.host, worker.supervisor_pid, worker.boot_id].append(worker)

@@ -35,7 +35,7 @@ _SECONDS = Slot("seconds", FloatField())
 
 
 class Renewal(NamedTuple):
-    """What renew() did."""
+    """The result of renew()."""
 
     seconds: float  # that the UPDATE took with its commit
     missing: frozenset[str] = frozenset()  # workers whose row is gone, as after a restored back-up
@@ -135,7 +135,7 @@ def retire(name: str, reason: str, *, using: str) -> None:
 
 
 def is_any_alive(silent_seconds: float, *, using: str) -> bool:
-    """Whether a worker runs: it has not stopped, and is not silent as retire_silent() understands it."""
+    """Return True if a worker has not stopped and is not silent, by the definition of retire_silent()."""
     return alive(silent_seconds, using=using).exists()
 
 
@@ -147,7 +147,7 @@ def alive(silent_seconds: float, *, using: str) -> QuerySet[Worker]:
 
 
 def silent(silent_seconds: float, *, using: str) -> QuerySet[Worker]:
-    """The workers that have not stopped and are silent as retire_silent() understands it, the longest silent first."""
+    """The workers that have not stopped and are silent, by retire_silent()'s definition; the longest silent first."""
     own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
     rows = Worker.objects.using(using).filter(stopped_at__isnull=True, heartbeat_at__lt=UtcNowPlus(-silent_seconds))
     return rows.filter(heartbeat_at__lt=own).order_by("heartbeat_at")

@@ -53,7 +53,7 @@ class JobQuerySet(models.QuerySet[Any]):
         return self.filter(status=1)
 
     def tagged(self, tag: str) -> JobQuerySet:
-        """With this tag, byte for byte."""
+        """The jobs with this tag, compared byte for byte."""
         from jobqueue.models.tag import JobTag
 
         return self.filter(pk__in=JobTag.objects.using(self.db).filter(tag=tag).values("job_id"))

@@ -72,7 +72,7 @@ class LockFinding(models.Model):
     """Something about locks that a person should see: a deadlock, a long wait, a slow statement, a short lock."""
 
     class Kind(models.TextChoices):
-        """What was found."""
+        """The kinds of findings."""
 
         DEADLOCK = "deadlock", _("deadlock")
         WAIT = "wait", _("lock wait")

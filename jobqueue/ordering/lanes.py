@@ -130,7 +130,7 @@ class LaneCursors:
         self._good_until = 0.0
 
     def of(self, lanes: Iterable[int], *, using: str) -> dict[int, int]:
-        """By lane the id after which its head is."""
+        """Map each lane to the id behind which its head stands."""
         now = time.monotonic()
         if now >= self._good_until or len(self._heads) > _CURSORS_MAX:
             # All of them, because lanes come and go: the memory must not grow with them.

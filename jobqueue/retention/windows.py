@@ -60,7 +60,7 @@ class Limits:
 
     @classmethod
     def of(cls, kept: Kept, now: datetime, dedupe_seconds: float | None, behind: Place | None) -> Limits:
-        """By the settings, at this instant of the database's clock."""
+        """The windows of the settings at this instant of the database's clock."""
         return cls(
             None if kept.age_seconds is None else now - timedelta(seconds=kept.age_seconds),
             behind,

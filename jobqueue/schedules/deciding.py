@@ -40,7 +40,7 @@ _HELD = (
 
 
 class Fired(NamedTuple):
-    """What was done."""
+    """What a pass over due schedules did."""
 
     jobs: int = 0
     more: bool = False  # ticks that are due were left for later

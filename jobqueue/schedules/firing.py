@@ -76,7 +76,7 @@ class Looks:
         self.unable[one[1:3]] = time.monotonic() + UNABLE_SECONDS
         log = logger.warning if first else logger.debug
         log(
-            "the schedule %r is not fired by this worker: %s: %s. Other schedules go on, workers that can calculate it "
+            "schedule %r not fired by this worker: %s: %s. Other schedules go on, workers that can calculate it "
             "fire it, and this one tries again every %d s.", one.name, type(error).__name__, error, UNABLE_SECONDS,
         )  # fmt: skip
 

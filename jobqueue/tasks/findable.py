@@ -74,7 +74,7 @@ def warn_if_lost(task: AnyTask) -> None:
 
 
 def workers_import(path: str) -> str:
-    """For the message about a task that a worker does not know: what it imports, and what to do."""
+    """Return the part of a message that says what workers import, and what to do about a task that they do not know."""
     if any(path.startswith(f"{name}.") for name in _task_modules()):
         return "restart the worker, because it runs older code, or look in its log for an import that failed"
     module = path.rpartition(".")[0]

@@ -91,7 +91,7 @@ def _signature(func: Callable[..., object]) -> inspect.Signature | None:
 
 @cache
 def _positional(func: Callable[..., object]) -> range:
-    """With how many arguments `func` can be called that are all positional; an empty range if that is not known."""
+    """The numbers of positional arguments that `func` accepts; an empty range if that is not known."""
     signature = _signature(func)
     if signature is None:
         return range(0)

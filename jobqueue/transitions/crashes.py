@@ -45,7 +45,7 @@ class Losses(NamedTuple):
 
 
 def losses_of(lease: Lease) -> Losses | None:
-    """Of a job that `lease` holds; None if it does not hold it any more."""
+    """Count the losses of the job that `lease` holds; None if the lease does not hold it any more."""
     rows = held(lease).values_list("crashes", "epoch", "allowance", "max_attempts")
     found = retry_transient("fail", rows.first, using=lease.using)
     return None if found is None else _losses(lease.job_id, *found, using=lease.using)

@@ -72,7 +72,7 @@ class MonitorProcess:
         self._since = self._looked_at = time.monotonic()
 
     def _silent_seconds(self) -> float:
-        """For how long it has not ticked, not counting the time in which the supervisor stood still."""
+        """Seconds since its last tick, without the time in which the supervisor itself stood still."""
         now = time.monotonic()
         if self._header.monitor_ticked_at != self._ticked_at or now - self._looked_at > PAUSE_SECONDS:
             self._ticked_at, self._since = self._header.monitor_ticked_at, now

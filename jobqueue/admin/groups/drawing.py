@@ -152,7 +152,7 @@ def _box(node: Node, x: float, y: float) -> SafeString:
 
 
 def _cut(name: str) -> str:
-    """As much of a name as a box has room for."""
+    """Cut a name to what a box has room for."""
     used = 0.0
     for place, letter in enumerate(name):
         used += _width(letter)

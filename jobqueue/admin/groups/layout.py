@@ -88,7 +88,7 @@ class _Near(dict[int, Sequence[int]]):
 
 
 def _neighbours(layer: Sequence[int], number: int, own: Mapping[int, int], of: Parents, *, forward: bool) -> _Near:
-    """By node of layer `number`, those in the layer before it, `of` its parents, or behind it, `of` its children."""
+    """Map each node of layer `number` to its neighbours `of` the layer before it (parents) or behind it (children)."""
     if forward:
         return _Near({node: of[node] for node in layer if own[node] == number})
     return _Near({node: [*(child for child in of[node] if own[child] == number + 1), node] for node in layer})

@@ -65,7 +65,7 @@ def _nodes(members: Sequence[Member], using: str) -> Iterator[Node]:
 
 
 def _parents(ids: Sequence[int], using: str) -> dict[int, list[int]]:
-    """By node, its parents."""
+    """Map each node to its parents."""
     found: dict[int, list[int]] = {}
     pairs = GroupParent.objects.using(using).filter(child_id__in=ids)
     for parent, child in sorted(pairs.values_list("parent_id", "child_id")):

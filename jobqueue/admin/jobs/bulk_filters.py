@@ -25,7 +25,7 @@ class Exact(NamedTuple):
 
 
 class _Refused(Exception):
-    """The sentence."""
+    """Raised with the message for the user."""
 
 
 def exact(wanted: Mapping[str, str], using: str) -> Exact:

@@ -65,7 +65,7 @@ def _text(number: Number | None) -> str:
 
 
 def _counts(queue: str | None, using: str) -> dict[str, Number]:
-    """By state, and of all jobs as ""; nothing if counting takes too long."""
+    """Map each state, and "" for all jobs, to its count; empty if counting takes too long."""
     if queue is not None and "\x00" in queue:
         return {}
     try:

@@ -58,7 +58,7 @@ class Timeline(NamedTuple):
 
 
 def timeline(job: ShownJob, attempts: Sequence[Any]) -> Timeline:
-    """Of a job and its attempts, newest first."""
+    """The events of a job and its attempts, newest first."""
     every = _runs(job, attempts)
     shown = every[-RUNS_SHOWN:]
     before = every[-RUNS_SHOWN - 1] if len(every) > RUNS_SHOWN else None

@@ -33,7 +33,7 @@ def state_of(lock: ShownLock) -> str:
 
 
 class LockStateFilter(ConditionFilter):
-    """By the database's clock."""
+    """Filter locks into held and expired by the database's clock."""
 
     labels = LABELS
     conditions = {

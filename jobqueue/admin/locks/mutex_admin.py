@@ -74,7 +74,7 @@ class MutexAdmin(LockListAdmin):
 
     @admin.display(description=label(MutexRow, "lock_key"))
     def key(self, mutex: ShownMutex) -> str:
-        """As it was given, if it has one part; else its parts as a list."""
+        """The key as it was given if it has one part, else its parts as a list."""
         parts = _parts(mutex.lock_key)
         text = str(parts[0]) if len(parts) == 1 else json.dumps(parts, ensure_ascii=False) if parts else mutex.lock_key
         return hint(plain(text, KEY_CHARS), plain(mutex.lock_key, KEY_CHARS))

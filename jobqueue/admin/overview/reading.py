@@ -164,7 +164,7 @@ def workers(using: str) -> Workers:
 
 
 def modes(using: str) -> dict[str, str]:
-    """By queue, whether it is paused or drained; the others are not in it."""
+    """Map each paused or draining queue to its mode."""
     with time_limit(READ_SECONDS, using=using):
         return {one.queue: one.mode for one in paused(using=using) if one.task is None}
 

@@ -17,7 +17,7 @@ _site: ContextVar[str] = ContextVar("jobqueue_admin_site", default="admin")
 
 
 def use_site(name: str) -> None:
-    """From here on this request is served by the admin site of this name."""
+    """Serve the rest of this request by the admin site of this name."""
     _site.set(name)
 
 

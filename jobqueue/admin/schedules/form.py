@@ -210,11 +210,11 @@ class ScheduleForm(_ModelForm):
         return task
 
     def clean_args(self) -> Any:
-        """A list."""
+        """The positional arguments, which must be a JSON list."""
         return self._with_secrets(_read(self.cleaned_data["args"], list, gettext("This is not a JSON list.")), 0)
 
     def clean_kwargs(self) -> Any:
-        """An object."""
+        """The keyword arguments, which must be a JSON object."""
         return self._with_secrets(_read(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object.")), 1)
 
     def _with_secrets(self, given: Any, place: int) -> Any:

@@ -29,7 +29,7 @@ _OF_SCHEDULE = ("TASK", "CRON", "EVERY", "TIMEZONE", "MISSED", "OVERLAP")
 
 
 class Value(NamedTuple):
-    """One key."""
+    """One key of a setting with its value."""
 
     name: str  # may break after each underscore
     lines: tuple[str, ...]  # as the settings would have it

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """As buttons.html shows it."""
+    """A button for the template buttons.html."""
 
     name: str
     label: StrOrPromise

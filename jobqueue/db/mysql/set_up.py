@@ -35,7 +35,7 @@ class MySQLSetUp(SetUp):
     usable = "is_visible = 'YES'"
 
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
-        """By the columns `type` and `Extra`."""
+        """Read the plan from the columns `type` and `Extra` of EXPLAIN."""
         with connection.cursor() as cursor:
             cursor.execute(f"{self.explain} {sql}", params)
             names = [column[0].lower() for column in cursor.description]
@@ -49,7 +49,7 @@ class MySQLSetUp(SetUp):
         )
 
     def indexes(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[TableIndex]:
-        """From information_schema, a row per column."""
+        """Read information_schema, which has a row per column."""
         found: dict[tuple[str, str], list[str]] = {}
         with connection.cursor() as cursor:
             cursor.execute(

@@ -51,7 +51,7 @@ class PostgreSQLSetUp(SetUp):
     """PostgreSQL 14 and later."""
 
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
-        """From the text of EXPLAIN."""
+        """Read the text of EXPLAIN."""
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN {sql}", params)
             text = "\n".join(str(line) for (line,) in cursor.fetchall())
@@ -85,7 +85,7 @@ class PostgreSQLSetUp(SetUp):
         )
 
     def values(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
-        """From pg_settings, in its units."""
+        """Read pg_settings, in its units."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(SETTINGS)])
             return {str(name): str(value) for name, value in cursor.fetchall()}

@@ -15,7 +15,7 @@ class SQLiteSetUp(SetUp):
     """SQLite 3.35 and later."""
 
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
-        """From EXPLAIN QUERY PLAN."""
+        """Read EXPLAIN QUERY PLAN."""
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
             lines = [str(row[-1]) for row in cursor.fetchall()]

@@ -50,7 +50,7 @@ class KafkaBroker(Destination):
         return [self._outcome(answer) for answer in answers]
 
     def ping(self, seconds: float) -> None:
-        """By the list of topics."""
+        """Ping the broker by asking for the list of topics."""
         self._connected().list_topics(timeout=seconds)
 
     def close(self) -> None:

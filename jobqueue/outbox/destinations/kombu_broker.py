@@ -62,7 +62,7 @@ class KombuBroker(Destination):
         return outcomes
 
     def ping(self, seconds: float) -> None:
-        """By a connection of its own, once."""
+        """Ping the broker once, by a connection of its own."""
         options = self._options.get("TRANSPORT_OPTIONS", {})
         with self._kombu.Connection(self._url, connect_timeout=seconds, transport_options=options) as connection:
             connection.ensure_connection(max_retries=1, timeout=seconds)

@@ -57,7 +57,7 @@ class RedisStream(Destination):
         ]
 
     def ping(self, seconds: float) -> None:
-        """By a connection of its own."""
+        """Ping the server by a connection of its own."""
         client = connect(self._url, seconds, "JOBQUEUE['OUTBOX']['ROUTES']")
         try:
             client.ping()

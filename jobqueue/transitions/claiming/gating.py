@@ -56,7 +56,7 @@ class GatedQueues:
         return False
 
     def full(self, queue: str) -> None:
-        """As many jobs of the queue run as may."""
+        """True if as many jobs of the queue run as its limit allows."""
         self._full.add(queue)
 
     def look(self, queue: str) -> None:

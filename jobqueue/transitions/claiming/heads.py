@@ -38,7 +38,7 @@ _AGE = Slot("age", FloatField())
 
 
 def pause_seconds(took: float) -> float:
-    """For how long a look that `took` this many seconds is not repeated."""
+    """The pause before the next look, in seconds, after one that `took` so long."""
     return 0.0 if took < QUICK_SECONDS else min(PAUSE_SECONDS_MAX, SHARE * took)
 
 
@@ -143,7 +143,7 @@ class Heads:
 
 
 def _heads(look: Prepared, runs: Sequence[dict[str, Any]]) -> dict[str, Head]:
-    """By queue the head with the highest level."""
+    """Map each queue to its head with the highest priority."""
     found: dict[str, Head] = {}
     for head in map(Head._make, look.rows_of_each(runs)):
         best = found.get(head.queue)

@@ -125,7 +125,7 @@ class Loop:
         return self.child.header.stop != Stop.RUN or os.getppid() != self.child.supervisor_pid
 
     def _winding(self) -> bool:
-        """Whether to start no more jobs: the monitor kills this process when the running ones have ended."""
+        """True if this child must not start jobs; the monitor kills it once the running ones finish."""
         if self.slot.winding == Winding.ASKED and self.pool.loop_runs():
             self.slot.winding = Winding.ANSWERED
         return bool(self.slot.winding)

@@ -45,7 +45,7 @@ class Outage:
         connections[self._using].close()
 
     def over(self) -> None:
-        """The database answered."""
+        """Note that the database answers again."""
         if self.failures:
             logger.info("%s: the database answers again", self._name)
             self._concurrency.outage_ended()

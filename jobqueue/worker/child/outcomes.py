@@ -196,7 +196,7 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
     except Error as again:
         if _is_outage(again, outcome):
             return False
-        logger.exception("job %d: given up; its lease will run out and be reaped", outcome.lease.job_id)
+        logger.exception("job %d: giving up; its lease will expire and be reaped", outcome.lease.job_id)
     return True
 
 

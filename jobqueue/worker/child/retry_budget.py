@@ -68,7 +68,7 @@ class RetryBudget:
         return free, waiting
 
     def _wait(self, lease: Lease, now: float, looking: dict[str, float]) -> tuple[float, str]:
-        """For how long to give back a retry that was claimed, and why; 0 if it may run."""
+        """The seconds for which to give back a claimed retry, and why; 0 if it may run."""
         dependency, slack = needs(lease)
         limit = None if dependency is None else self._limits.get(dependency)
         if limit is None or dependency is None or not self._look(dependency, limit, now):
@@ -197,7 +197,7 @@ class DeliveryCounts:
         self._lock = threading.Lock()
 
     def __call__(self, topic: str, attempt: int) -> None:
-        """Count one."""
+        """Count one run."""
         runs = self._topics.get(topic)
         if runs is None and attempt == 1:
             return

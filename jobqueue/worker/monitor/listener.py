@@ -95,5 +95,5 @@ class Listener:
         if error is not None and not self._unreachable:
             logger.warning("wake-ups cannot be received (%s); trying again, workers poll meanwhile", error)
         elif error is None and self._unreachable:
-            logger.info("wake-ups are received again")
+            logger.info("wake-up subscription restored")
         self._unreachable = error is not None

@@ -78,7 +78,7 @@ class StallWatch:
 
     @property
     def interval_seconds(self) -> float:
-        """Between two looks."""
+        """The pause between two looks, in seconds."""
         return self.limit_seconds / 2
 
     def look(self) -> None:

@@ -103,7 +103,7 @@ def _readable(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _answers(returned: object, leases: Sequence[Lease]) -> list[object]:
-    """For each lease its result, or the exception with which it failed."""
+    """The result of each lease, or the exception with which it failed."""
     if returned is None:
         return [None] * len(leases)
     if isinstance(returned, Mapping):

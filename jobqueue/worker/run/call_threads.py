@@ -28,7 +28,7 @@ class CallThreads(ThreadPoolExecutor):
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in Executor."""
+        """Submit a call, as Executor.submit() does."""
         return super().submit(self._call, fn, args, kwargs)
 
     def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ class OneThread(CallThreads):
         self._used = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in Executor."""
+        """Submit a call, as Executor.submit() does."""
         self._used = True
         return super().submit(fn, *args, **kwargs)
 
@@ -92,7 +92,7 @@ class JobThread(ThreadPoolExecutor):
         self._used = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As in Executor."""
+        """Submit a call, as Executor.submit() does."""
         self._used = True
         return super().submit(fn, *args, **kwargs)
 

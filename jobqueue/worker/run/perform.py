@@ -61,7 +61,7 @@ class InlineRun:
         return False
 
     def around(self, options: object) -> AbstractContextManager[object]:
-        """The surroundings."""
+        """The context managers entered around one run."""
         return self._surroundings
 
 

@@ -67,7 +67,7 @@ signals.logger.addFilter(_mask_line)
 
 
 def dispatch_via(dispatcher: SignalDispatcher) -> None:
-    """From now on `dispatcher` sends task_finished in this process."""
+    """Let `dispatcher` send task_finished in this process."""
     global _dispatcher
     _dispatcher = dispatcher
 

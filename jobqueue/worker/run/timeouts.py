@@ -26,7 +26,7 @@ class Limits(NamedTuple):
 
 
 class Limited(Protocol):
-    """What shows the monitor a hard limit: a LeaseSlot, or Together."""
+    """Has `hard_until`, which the monitor reads: a LeaseSlot, or Together."""
 
     hard_until: float
 

@@ -39,7 +39,7 @@ class StackRequests:
         return asked if asked != self._memory.answered else 0
 
     def ask(self) -> None:
-        """Ask once more."""
+        """Request the stacks of this process again."""
         self._memory.asked += 1
 
     def write(self, question: int, text: bytes) -> None:
