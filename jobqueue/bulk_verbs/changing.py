@@ -13,8 +13,7 @@ from django.db.models.functions import Coalesce
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.models import AuditEvent, Job
-from jobqueue.retention.by_hand import delete_job
-from jobqueue.retention.deleting import REFUSALS, delete_jobs
+from jobqueue.retention.deletion import REFUSALS, delete_job, delete_jobs
 from jobqueue.retention.history import keep_by
 from jobqueue.transitions.operator import cancel_each, discard_each, release_each, retry_each
 

@@ -23,7 +23,7 @@ from jobqueue.models import Job
 from jobqueue.payload import encode
 from jobqueue.producer.enqueueing import add, add_many
 from jobqueue.producer.insert import NewJob
-from jobqueue.retention.deleting import delete_jobs
+from jobqueue.retention.deletion import delete_jobs
 from jobqueue.transitions import ack, ack_many
 from jobqueue.transitions.claiming.candidates import BENCH_QUEUE, INDEX
 from jobqueue.transitions.claiming.claimer import Claimer

@@ -25,11 +25,9 @@ from jobqueue.durations import format_seconds, parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of
 from jobqueue.maintenance.cleaner import CLEANERS
-from jobqueue.retention.chosen import Chosen
-from jobqueue.retention.deleting import Deletions, Keep
-from jobqueue.retention.history import archive, json_lines
-from jobqueue.retention.results import expired
-from jobqueue.retention.walking import Walk
+from jobqueue.retention.deletion import Chosen, Deletions
+from jobqueue.retention.history import Keep, archive, json_lines
+from jobqueue.retention.windows import Walk, expired
 from jobqueue.validation import check_queue
 
 

@@ -13,14 +13,9 @@ from jobqueue.db import vendor
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks.lease import LeaseLock, uncounted_lock
 from jobqueue.log_format import count_of
-from jobqueue.retention.attempts import delete_attempts_without_job
-from jobqueue.retention.chosen import Chosen
-from jobqueue.retention.deleting import Deletions
-from jobqueue.retention.groups import Group
+from jobqueue.retention.deletion import Chosen, Deletions, delete_attempts_without_job
 from jobqueue.retention.history import keep_by
-from jobqueue.retention.results import expired
-from jobqueue.retention.walking import Walk
-from jobqueue.retention.windows import Place
+from jobqueue.retention.windows import Group, Place, Walk, expired
 
 logger = logging.getLogger("jobqueue.worker")
 

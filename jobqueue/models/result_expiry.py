@@ -21,7 +21,7 @@ class ResultExpiry(models.Model):
         verbose_name_plural = _("expiries of results")
         default_permissions = ("view",)
         indexes = [
-            # retention.results: those whose time has come
+            # retention.windows: those whose time has come
             models.Index(fields=["expires_at"], name="ix_result_expiry"),
         ]
 

@@ -27,7 +27,7 @@ class JobTag(models.Model):
         indexes = [
             # JobQuerySet.tagged(): the jobs of a tag, by id
             models.Index(fields=["tag", "job_id"], name="ix_tag"),
-            # retention.deleting: the tags of a job
+            # retention.deletion: the tags of a job
             models.Index(fields=["job_id"], name="ix_tag_job"),
         ]
 

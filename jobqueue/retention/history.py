@@ -17,8 +17,10 @@ from jobqueue.db.clock import Stored
 from jobqueue.db.prepared import prepare_insert
 from jobqueue.masking import mask_text, mask_value
 from jobqueue.models import ArchivedJob, Job, JobAttempt
-from jobqueue.retention.deleting import Keep
 
+#: called with the ids of locked jobs, before they are deleted in the same transaction; what it returns is called after
+#: that, and before the commit
+Keep = Callable[[Sequence[int], str], Callable[[], None] | None]
 #: columns of an archived job that are not those of the job
 _OWN = ("failures", "archived_at")
 _COLUMNS = [field.name for field in ArchivedJob._meta.concrete_fields if field.name not in _OWN]

@@ -12,7 +12,7 @@ from django.db import IntegrityError
 from jobqueue.cli import dead_letters, prune
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import ArchivedJob, Job, JobAttempt, OutboxEvent, ResultExpiry
-from jobqueue.retention import deleting, history
+from jobqueue.retention import deletion, history
 from tests.cli.helpers import refused
 from tests.retention.helpers import ended, kept, left
 
@@ -214,14 +214,14 @@ class TestTheExport:
     def test_has_no_job_whose_deletion_was_refused(self, settings, tmp_path, monkeypatch):
         kept(settings, done="7d")
         jobs = [ended("DONE", 8) for _ in range(3)]
-        file, delete = tmp_path / "jobs.jsonl", deleting._delete_rows
+        file, delete = tmp_path / "jobs.jsonl", deletion._delete_rows
 
         def refused(ids, using):
             if jobs[1] in ids:
                 raise IntegrityError("a row of the project refers to it")
             delete(ids, using)
 
-        monkeypatch.setattr(deleting, "_delete_rows", refused)
+        monkeypatch.setattr(deletion, "_delete_rows", refused)
         run("--export", str(file), "--yes")
         assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == [jobs[0], jobs[2]]
         assert left() == [jobs[1]]

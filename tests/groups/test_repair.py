@@ -13,7 +13,7 @@ from jobqueue.grouping.reading import still_read
 from jobqueue.grouping.running import RunningGroup
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, Job, JobGroup
-from jobqueue.retention.staying import those_that_stay
+from jobqueue.retention.deletion import those_that_stay
 from jobqueue.signals import group_ended
 from jobqueue.testing import drain
 from tests.app import tasks

@@ -11,8 +11,8 @@ from jobqueue.conf import load
 from jobqueue.conf.retention import Kept
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
-from jobqueue.retention import walking
-from jobqueue.retention.walking import Walk
+from jobqueue.retention import windows
+from jobqueue.retention.windows import Walk
 from tests.marks import committed
 from tests.plans.test_plans import plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
@@ -54,7 +54,7 @@ def many(request, transactional_db):
 def walked(size=100, places=None, policy=None):
     settings = load()
     walk = Walk(policy or settings.queue_retention, settings.dedupe_seconds)
-    with patch.object(walking, "SIZE", size), patch.object(walking, "STAYING_MAX", 1):
+    with patch.object(windows, "SIZE", size), patch.object(windows, "STAYING_MAX", 1):
         return [job_id for chosen in walk.chosen("default", places) if chosen for job_id in chosen.ended]
 
 

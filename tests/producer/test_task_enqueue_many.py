@@ -10,7 +10,7 @@ from jobqueue import task
 from jobqueue.compat import TaskResultStatus
 from jobqueue.exceptions import InsideCoroutine, InvalidType, JobQueueError, PayloadError, WrongArguments
 from jobqueue.models import Job, JobTag
-from jobqueue.retention.deleting import delete_jobs
+from jobqueue.retention.deletion import delete_jobs
 from jobqueue.transitions import ack, cancel
 from tests.factories import claim_one
 from tests.marks import committed

@@ -6,7 +6,7 @@ import pytest
 from django.db import connections, transaction
 
 from jobqueue.models import Job
-from jobqueue.retention.deleting import delete_jobs
+from jobqueue.retention.deletion import delete_jobs
 from tests.marks import committed
 from tests.patience import wait_until
 from tests.retention.helpers import ended, kept, left, prune

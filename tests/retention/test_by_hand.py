@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.models import ArchivedJob, JobAttempt, JobTag
-from jobqueue.retention.by_hand import delete_job
+from jobqueue.retention.deletion import delete_job
 from jobqueue.transitions import fail
 from tests.factories import claim_one, make_in_state
 from tests.retention.helpers import ended, kept, left

@@ -13,8 +13,8 @@ from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt
 from jobqueue.models.job import UNFINISHED
 from jobqueue.ordering.report import stuck_keys
-from jobqueue.retention import attempts, deleting, history, walking
-from jobqueue.retention.walking import Walk
+from jobqueue.retention import deletion, history, windows
+from jobqueue.retention.windows import Walk
 from jobqueue.transitions import ack, fail, retry
 from tests.factories import claim_one, make_in_state, make_job, set_columns, state
 from tests.retention.helpers import DAY, ended, kept, left, prune
@@ -78,7 +78,7 @@ def test_all_priorities_queues_and_gates_are_looked_at(settings):
 
 
 def test_windows_and_batches_of_any_size_delete_the_same_jobs(settings, monkeypatch):
-    monkeypatch.setattr(walking, "SIZE", 2)
+    monkeypatch.setattr(windows, "SIZE", 2)
     kept(settings, done="7d")
     jobs = {ended("DONE", days, due_days=due): days for due in (12, 11, 10) for days in (8, 1, 9, 2, 10, 3)}
     assert prune(batch=2) == 9
@@ -86,7 +86,7 @@ def test_windows_and_batches_of_any_size_delete_the_same_jobs(settings, monkeypa
 
 
 def test_jobs_that_fell_due_in_the_same_instant_are_all_looked_at(settings, monkeypatch):
-    monkeypatch.setattr(walking, "SIZE", 2)
+    monkeypatch.setattr(windows, "SIZE", 2)
     kept(settings, done="7d")
     jobs = enqueue_many("q", range(9))
     due = Job.objects.filter(pk__in=jobs)
@@ -237,8 +237,8 @@ class TestTheChore:
         assert steps(first) == 1
 
     def test_jobs_that_stay_are_jumped_over_by_the_next_walk(self, settings, monkeypatch):
-        monkeypatch.setattr(walking, "SIZE", 2)
-        monkeypatch.setattr(walking, "STAYING_MAX", 2)
+        monkeypatch.setattr(windows, "SIZE", 2)
+        monkeypatch.setattr(windows, "STAYING_MAX", 2)
         kept(settings, done="7d")
         stay = [ended("DONE", 1, due_days=9) for _ in range(10)]
         ended("DONE", 8, due_days=8)
@@ -252,8 +252,8 @@ class TestTheChore:
 
     def test_the_oldest_jobs_are_looked_at_first_by_every_walk(self, settings, monkeypatch):
         """However many come that stay, and are behind them."""
-        monkeypatch.setattr(walking, "SIZE", 2)
-        monkeypatch.setattr(walking, "STAYING_MAX", 2)
+        monkeypatch.setattr(windows, "SIZE", 2)
+        monkeypatch.setattr(windows, "STAYING_MAX", 2)
         kept(settings, done="1h")
         own = Pruner()
         for number in range(5):
@@ -264,8 +264,8 @@ class TestTheChore:
             assert oldest not in left()
 
     def test_a_large_queue_does_not_delay_the_others(self, settings, monkeypatch):
-        monkeypatch.setattr(walking, "SIZE", 2)
-        monkeypatch.setattr(walking, "TURN", 2)
+        monkeypatch.setattr(windows, "SIZE", 2)
+        monkeypatch.setattr(windows, "TURN", 2)
         kept(settings, done="1d")
         for _ in range(20):
             ended("DONE", 2, "large")
@@ -277,14 +277,14 @@ class TestTheChore:
     def test_a_queue_that_cannot_be_looked_at_does_not_keep_the_others(self, settings, monkeypatch, caplog):
         kept(settings, done="1d")
         bad, good = ended("DONE", 2, "a"), ended("DONE", 2, "b")
-        read = walking.next_window
+        read = windows.next_window
 
         def fails(group, *arguments):
             if group.queue == "a":
                 raise DataError("a row that cannot be read")
             return read(group, *arguments)
 
-        monkeypatch.setattr(walking, "next_window", fails)
+        monkeypatch.setattr(windows, "next_window", fails)
         with caplog.at_level("WARNING", "jobqueue.worker"):
             assert prune() == 1
         assert left() == [bad] != [good]
@@ -293,14 +293,14 @@ class TestTheChore:
     def test_a_job_that_cannot_be_deleted_does_not_keep_the_others(self, settings, monkeypatch, caplog):
         kept(settings, done="1d")
         ids = [ended("DONE", 2) for _ in range(20)]
-        delete = deleting._delete_rows
+        delete = deletion._delete_rows
 
         def fails(job_ids, using):
             if ids[7] in job_ids:
                 raise IntegrityError("a row of the project refers to it")
             delete(job_ids, using)
 
-        monkeypatch.setattr(deleting, "_delete_rows", fails)
+        monkeypatch.setattr(deletion, "_delete_rows", fails)
         own = Pruner(once=True)
         with caplog.at_level("INFO", "jobqueue.worker"):
             assert steps(own) == 19
@@ -318,7 +318,7 @@ class TestTheChore:
             tries.append(job_ids)
             raise ProgrammingError("permission denied for table job_queue")
 
-        monkeypatch.setattr(deleting, "_delete_rows", denied)
+        monkeypatch.setattr(deletion, "_delete_rows", denied)
         with pytest.raises(ProgrammingError):
             prune()
         assert len(tries) == 1
@@ -341,7 +341,7 @@ class TestTheChore:
         assert left() == [young]
 
     def test_attempts_without_a_job_are_deleted_in_time(self, settings, monkeypatch):
-        monkeypatch.setattr(attempts, "SLICE", 2)
+        monkeypatch.setattr(deletion, "SLICE", 2)
         known = ended("FAILED", 1, attempts=2)
         lost = [ended("FAILED", 1, attempts=1) for _ in range(3)]
         Job.objects.filter(pk__in=lost).delete()
@@ -392,14 +392,14 @@ class TestTheArchive:
 def test_a_job_that_is_retried_between_the_look_and_the_deletion_stays(settings, monkeypatch):
     kept(settings, failed="7d")
     job_id = ended("FAILED", 8)
-    delete = deleting.delete_jobs
+    delete = deletion.delete_jobs
 
     def late(chosen, status, **options):
         assert chosen
         assert retry(job_id)
         return delete(chosen, status, **options)
 
-    monkeypatch.setattr(deleting, "delete_jobs", late)
+    monkeypatch.setattr(deletion, "delete_jobs", late)
     assert prune() == 0
     assert state(job_id) == "READY"
 
@@ -407,13 +407,13 @@ def test_a_job_that_is_retried_between_the_look_and_the_deletion_stays(settings,
 def test_a_job_that_ended_again_meanwhile_stays(settings, monkeypatch):
     kept(settings, failed="7d")
     job_id = ended("FAILED", 8)
-    delete = deleting.delete_jobs
+    delete = deletion.delete_jobs
 
     def late(chosen, status, **options):
         set_columns(job_id, finished_at=UtcNowPlus(-1))
         return delete(chosen, status, **options)
 
-    monkeypatch.setattr(deleting, "delete_jobs", late)
+    monkeypatch.setattr(deletion, "delete_jobs", late)
     assert prune() == 0
     assert left() == [job_id]
 

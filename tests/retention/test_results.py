@@ -12,7 +12,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import pruner
 from jobqueue.models import Job, ResultExpiry
-from jobqueue.retention import results
+from jobqueue.retention import windows
 from jobqueue.transitions import ack, ack_many, claim, fail, result_expiry
 from tests.factories import claim_one, set_columns
 from tests.gates import jobs
@@ -159,7 +159,7 @@ def test_an_ack_counts_although_its_expiry_cannot_be_written(short, monkeypatch,
 
 
 def test_many_that_stay_do_not_delay_one_that_goes(short, monkeypatch):
-    monkeypatch.setattr(results, "SIZE", 2)
+    monkeypatch.setattr(windows, "SIZE", 2)
     for number in range(5):
         done(short.using(dedupe_key=f"k{number}"), 7200)
     goes = done(short, 3700)

@@ -26,10 +26,10 @@ from jobqueue.models import (
 
 #: by what, other than the cleaners
 SWEPT = {
-    Job: "retention.deleting",
-    JobAttempt: "retention.deleting, retention.attempts",
-    JobTag: "retention.deleting",
-    ResultExpiry: "retention.results",
+    Job: "retention.deletion",
+    JobAttempt: "retention.deletion",
+    JobTag: "retention.deletion",
+    ResultExpiry: "retention.windows",
     JobGroup: "maintenance.group_cleaner",
     GroupMember: "maintenance.group_cleaner",
     GroupParent: "maintenance.group_cleaner",

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page.apply import ACTION_MAX, Changed, apply
 from jobqueue.admin.page.verb_admin import VerbAdmin
-from jobqueue.retention.by_hand import delete_job
+from jobqueue.retention.deletion import delete_job
 
 _STATES = tuple(status.name for status in ENDED)
 

@@ -418,7 +418,7 @@ RETENTION = [
     ),
     mutant(
         "the tags of deleted jobs stay",
-        "retention/deleting.py",
+        "retention/deletion.py",
         "_delete_beside",
         '((JobTag, "ix_tag_job"), (JobAttempt, "ix_attempt_job"))',
         '((JobAttempt, "ix_attempt_job"),)',
@@ -426,7 +426,7 @@ RETENTION = [
     ),
     mutant(
         "a failed job for which its ordering key waits is deleted, and the key goes on",
-        "retention/staying.py",
+        "retention/deletion.py",
         "_others",
         "return {*blocking} | {job_id",
         "return {job_id",
@@ -434,7 +434,7 @@ RETENTION = [
     ),
     mutant(
         "members of a group that has not ended are deleted",
-        "retention/staying.py",
+        "retention/deletion.py",
         "those_that_stay",
         "return _members(job_ids, using) | _others",
         "return _others",
@@ -442,8 +442,8 @@ RETENTION = [
     ),
     mutant(
         "a result that is kept for its dedupe key is deleted when its own time is over",
-        "retention/results.py",
-        "_sort",
+        "retention/windows.py",
+        "_sort_expiries",
         "until if held is None else max(until, held)",
         "until",
         "tests/retention/test_results.py",

@@ -1,28 +1,35 @@
-"""Deletes ended jobs with their attempts, in short transactions that wait for nobody."""
+"""Deletes ended jobs with their attempts, in short transactions that wait for nobody; and which of them stay.
+
+Also the attempts of jobs that plain SQL has deleted, and single jobs whatever their age.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
+from typing import NamedTuple
 
 from django.db import DataError, Error, IntegrityError, connections, transaction
-from django.db.models import DO_NOTHING, BigIntegerField, F, ProtectedError, RestrictedError
+from django.db.models import DO_NOTHING, BigIntegerField, Exists, F, Max, OuterRef, ProtectedError, RestrictedError
 from django.db.models.functions import Coalesce
 
+from jobqueue.conf import load
 from jobqueue.db import fault_vendor, vendor
+from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.expressions import AnyOf, Keys
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.models import Job, JobAttempt, JobTag, ResultExpiry
-from jobqueue.retention.chosen import Chosen
-from jobqueue.retention.staying import those_that_stay
+from jobqueue.grouping.reading import still_read
+from jobqueue.models import GroupMember, Job, JobAttempt, JobTag, LaneEntry, Redrive, ResultExpiry
+from jobqueue.retention.history import Keep, keep_by
 
 logger = logging.getLogger("jobqueue.worker")
 #: raised where a row of the project refers to a job, and is not to lose it
@@ -31,9 +38,65 @@ REFUSALS = (IntegrityError, ProtectedError, RestrictedError)
 LOCK_SECONDS = 1.0
 #: for how long a job is not tried again: one that another row protects, and one that a lock protects
 _REFUSED_SECONDS, _LOCKED_SECONDS, _REFUSED_MAX = 3600.0, 60.0, 10_000
-#: called with the ids of locked jobs, before they are deleted in the same transaction; what it returns is called after
-#: that, and before the commit
-Keep = Callable[[Sequence[int], str], Callable[[], None] | None]
+#: attempts that one call reads
+SLICE = 5000
+_ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
+
+
+class Chosen(NamedTuple):
+    """Jobs of one queue and state that may be deleted, and when each has ended."""
+
+    queue: str
+    status: int
+    ended: Mapping[int, datetime]
+
+    @property
+    def state(self) -> str:
+        """Their state, as the setting names it."""
+        return Job.Status(self.status).name.lower()
+
+
+def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiring: bool = False) -> set[int]:
+    """Which of these jobs stay. With `expiring` also those whose result_ttl_seconds has passed: expired() finds them.
+
+    A FAILED job for which the others of its ordering key wait: without it they would go on by themselves. FAILED jobs
+    that a redrive under way may still bring back. DONE jobs whose result_ttl_seconds has not passed. Members of groups
+    that have not ended, or whose callbacks have not: the results are for those.
+    """
+    if not job_ids:
+        return set()
+    return _members(job_ids, using) | _others(job_ids, status, using, expiring)
+
+
+def _members(job_ids: Collection[int], using: str) -> set[int]:
+    found = dict(_group_ids(using).rows(ids=job_ids))
+    if not found:
+        return set()
+    groups = still_read({*found.values()}, using)
+    return {job_id for job_id, group_id in found.items() if group_id in groups}
+
+
+def _others(job_ids: Collection[int], status: int, using: str, expiring: bool) -> set[int]:
+    if status == Job.Status.DONE:
+        return {job_id for (job_id,) in _with_result(using, expiring).rows(ids=job_ids)}
+    if status != Job.Status.FAILED:
+        return set()
+    blocking = LaneEntry.objects.using(using).filter(job_id__in=job_ids).values_list("job_id", flat=True)
+    newest = Redrive.objects.using(using).filter(due_at__isnull=False).aggregate(newest=Max("until_id"))["newest"]
+    return {*blocking} | {job_id for job_id in job_ids if newest is not None and job_id <= newest}
+
+
+@cache
+def _group_ids(using: str) -> Prepared:
+    rows = GroupMember.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    return prepare_rows(rows.values_list("job_id", "group_id"))
+
+
+@cache
+def _with_result(using: str, expiring: bool) -> Prepared:
+    """Jobs that have an expiry; unless `expiring`, those whose has not passed."""
+    rows = ResultExpiry.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
+    return prepare_rows((rows if expiring else rows.filter(expires_at__gt=UtcNow())).values_list("pk"))
 
 
 def delete_jobs(ended: Mapping[int, datetime], status: int, *, using: str, keep: Keep | None = None) -> list[int]:
@@ -123,6 +186,26 @@ def _delete_rows(ids: Sequence[int], using: str) -> None:
         vendor(using).delete_by_key(Job.objects.using(using), ids)
 
 
+def delete_job(job_id: int, *, using: str | None = None) -> bool:
+    """Delete an ended job with its attempts, or move it to the archive where RETENTION says so. Whether it is gone.
+
+    False for a job that has not ended or that another transaction has locked, for one that is to stay (those_that_stay)
+    and if a protected row of the project refers to it. A dedupe key that it held is free afterwards.
+    """
+    alias = alias_of(using)
+    ended = Job.objects.using(alias).filter(pk=job_id, status__in=_ENDED)
+    columns = ended.values_list("queue", "status", Coalesce("finished_at", "updated_at"))
+    found = retry_transient("housekeeping", partial(columns.first), using=alias)
+    if found is None:
+        return False
+    queue, status, ended_at = found
+    keep = keep_by(load())(queue, Job.Status(status).name.lower())
+    try:
+        return bool(delete_jobs({job_id: ended_at}, status, using=alias, keep=keep))
+    except REFUSALS:
+        return False
+
+
 class Deletions:
     """Jobs that are to be deleted, in transactions of `size`.
 
@@ -173,3 +256,24 @@ class Deletions:
         wait = _LOCKED_SECONDS if isinstance(error, DatabaseBusy) else _REFUSED_SECONDS
         self._refused[job_id] = time.monotonic() + wait
         logger.info("job %d of queue %s is not deleted, and tried again later: %s", job_id, found.queue, error)
+
+
+def delete_attempts_without_job(after_id: int, *, using: str) -> tuple[int, int]:
+    """Look at the next SLICE attempts behind an id. Returns how many were deleted, and where to go on; 0: at the first.
+
+    Their ids are read before it is looked for their jobs: a job is always older than its attempts.
+    """
+    rows = JobAttempt.objects.using(using).filter(pk__gt=after_id).order_by("pk")
+    ids: list[int] = retry_transient(
+        "housekeeping", partial(list, rows.values_list("pk", flat=True)[:SLICE]), using=using
+    )
+    if not ids:
+        return 0, 0
+    seen = JobAttempt.objects.using(using).filter(pk__range=(ids[0], ids[-1]))
+    lost = seen.filter(~Exists(Job.objects.filter(pk=OuterRef("job_id")))).values_list("pk", flat=True)
+    found: list[int] = retry_transient("housekeeping", partial(list, lost), using=using)
+    deleted = 0
+    if found:
+        delete = partial(vendor(using).delete_by_key, JobAttempt.objects.using(using), found)
+        deleted = retry_transient("housekeeping", delete, using=using)
+    return deleted, ids[-1] if len(ids) == SLICE else 0
