@@ -17,6 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals, task_backends
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of, configured_alias
+from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
@@ -111,11 +112,16 @@ class JobQueueBackend(BaseTaskBackend):
         """
         return await sync_to_async(self._add, thread_sensitive=True)(*self._prepare(task, args, kwargs))
 
-    def enqueue_many(self, task: AnyTask, calls: Sequence[Call]) -> list[TaskResult[JSON]]:
-        """enqueue() for each call, all or none, with few statements; their TaskResults in order."""
+    def enqueue_many(
+        self, task: AnyTask, calls: Sequence[Call], *, added: dict[int, NewJob] | None = None
+    ) -> list[TaskResult[JSON]]:
+        """enqueue() for each call, all or none, with few statements; their TaskResults in order.
+
+        Jobs that are new, and not there already under a dedupe key, are put into `added`.
+        """
         prepared = self._prepare_many(task, calls)
         try:
-            return self._add_many(task, *prepared)
+            return self._add_many(task, *prepared, added)
         except SynchronousOnlyOperation:
             name = task.func.__name__
             raise InsideCoroutine(
@@ -190,11 +196,19 @@ class JobQueueBackend(BaseTaskBackend):
         else:
             job_id = add(job, using=self.database)
             result = holding_result(job_id, task, payload, alias=self.alias, using=self.database)
-        signals.task_enqueued.send(type(self), task_result=result)
+        self._announce(result)
         return result
 
+    def _announce(self, result: TaskResult[JSON]) -> None:
+        # The log receiver of Django is one of those that must not be told of a job that is rolled back.
+        after_commit(partial(signals.task_enqueued.send, type(self), task_result=result), self.database)
+
     def _add_many(
-        self, task: AnyTask, payloads: Sequence[dict[str, JSON]], jobs: Sequence[NewJob]
+        self,
+        task: AnyTask,
+        payloads: Sequence[dict[str, JSON]],
+        jobs: Sequence[NewJob],
+        added: dict[int, NewJob] | None = None,
     ) -> list[TaskResult[JSON]]:
         from jobqueue.producer.enqueueing import add_many
         from jobqueue.tasks.many_results import results_of
@@ -202,11 +216,11 @@ class JobQueueBackend(BaseTaskBackend):
         if jobs and (expires := getattr(task, "expires", None)) is not None:
             until = self._expires_at(expires, jobs[0].run_at)
             jobs = [replace(job, expires_at=until) for job in jobs]
-        added: dict[int, NewJob] = {}
+        added = {} if added is None else added
         ids = add_many(jobs, using=self.database, added=added)
         results = results_of(ids, payloads, added, task, alias=self.alias, using=self.database)
         for result in results:
-            signals.task_enqueued.send(type(self), task_result=result)
+            self._announce(result)
         return results
 
     def _jobs(self, task: AnyTask, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:

@@ -1,8 +1,9 @@
 """Signals about jobs. They are sent after the write and carry ids, not rows; the sender is the Job or Worker model.
 
-Receivers are called with send_robust(), which logs what they raise, so that it does not reach the worker. Inside a
-caller's transaction a signal about a job is sent before that transaction commits, and one about a pause or a breaker
-after it.
+Receivers are called with send_robust(), which logs what they raise, so that it does not reach the worker. A signal
+about a write is sent by jobqueue.db.callers_transaction.send_after_commit(): inside a caller's transaction it waits for
+the commit, and after a rollback it is not sent. lease_lost and transaction_retried, which report what was refused, are
+sent at once.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ queue_paused = Signal()
 queue_resumed = Signal()  # queue, task, by, using
 breaker_changed = Signal()  # dependency, state ("closed", "open" or "half-open"), reason, using
 # Ticks of a schedule were not fired, the first one at `tick`; reason: "late" (no worker looked in time), "overlap",
-# "full", "refused" or "duplicate"; sent after the commit. name, tick, ticks, reason, using
+# "full", "refused" or "duplicate". name, tick, ticks, reason, using
 schedule_missed = Signal()
-# A group has ended; sent after the commit. group_id, name, total, done, failed, canceled, using
+# A group has ended. group_id, name, total, done, failed, canceled, using
 group_ended = Signal()
-# An alarm of JOBQUEUE["ALARMS"] began or ended; sent after the commit. alarm (jobqueue.alarms.Alarm), using
+# An alarm of JOBQUEUE["ALARMS"] began or ended. alarm (jobqueue.alarms.Alarm), using
 alarm_changed = Signal()
 worker_started = Signal()  # name, using
 worker_stopped = Signal()  # name, reason, using
@@ -50,6 +51,7 @@ Dispatch: TypeAlias = Callable[[Callable[[], object]], None]
 
 class _Delivery(threading.local):
     dispatch: Dispatch | None = None
+    kept: list[Callable[[], object]] | None = None  # in a block of held_back()
 
 
 _delivery = _Delivery()
@@ -69,14 +71,16 @@ class RunOutcome(StrEnum):
 
 
 def send(signal: Signal, sender: type, **values: object) -> None:
-    """Send to every receiver; send_robust() logs what a receiver raises to the logger django.dispatch."""
-    if not signal.receivers:
-        return
-    deliver = partial(signal.send_robust, sender, **values)
+    """Send to every receiver now; send_robust() logs what a receiver raises to the logger django.dispatch."""
+    if signal.receivers:
+        call_or_keep(partial(_deliver, partial(signal.send_robust, sender, **values)))
+
+
+def _deliver(delivery: Callable[[], object]) -> None:
     if _delivery.dispatch is None:
-        deliver()
+        delivery()
     else:
-        _delivery.dispatch(deliver)
+        _delivery.dispatch(delivery)
 
 
 def dispatch_via(dispatch: Dispatch | None) -> None:
@@ -92,16 +96,21 @@ def dispatch_via(dispatch: Dispatch | None) -> None:
 def held_back() -> Iterator[Callable[[], None]]:
     """Keep the signals that this thread sends in the block. Call the function that it yields after the commit."""
     kept: list[Callable[[], object]] = []
-    before, _delivery.dispatch = _delivery.dispatch, kept.append
+    before, _delivery.kept = _delivery.kept, kept
 
     def deliver() -> None:
-        for delivery in kept:
-            if before is None:
-                delivery()
-            else:
-                before(delivery)
+        for sending in kept:
+            call_or_keep(sending)
 
     try:
         yield deliver
     finally:
-        _delivery.dispatch = before
+        _delivery.kept = before
+
+
+def call_or_keep(sending: Callable[[], object]) -> None:
+    """Call `sending`, which sends a signal; in a block of held_back() it is kept for the end of that."""
+    if _delivery.kept is None:
+        sending()
+    else:
+        _delivery.kept.append(sending)

@@ -17,10 +17,11 @@ from jobqueue.alarms.reading import RISING, Reading, read
 from jobqueue.alarms.recipients import keys_of
 from jobqueue.conf import Settings, load
 from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import JobAlarm
-from jobqueue.signals import alarm_changed, send
+from jobqueue.signals import alarm_changed
 
 logger = logging.getLogger("jobqueue.alarms")
 
@@ -64,7 +65,7 @@ def look(settings: Settings, *, using: str) -> Looked:
             changed += _written(Reading(row.queue, row.name, row.value, row.threshold), now, keys, using, watched=False)
     _note_look(now, using)
     for alarm in changed:
-        send(alarm_changed, JobAlarm, alarm=alarm, using=using)
+        send_after_commit(alarm_changed, JobAlarm, alarm=alarm, using=using)
     ended = sum(alarm.ended_at is not None for alarm in changed)
     return Looked(begun=len(changed) - ended, ended=ended)
 

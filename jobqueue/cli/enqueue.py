@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,8 +16,9 @@ from jobqueue.compat import AnyTask, InvalidTask, TaskResult
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
-from jobqueue.signals import job_enqueued
+from jobqueue.producer.insert import NewJob
 from jobqueue.tasks import registry
+from jobqueue.tasks.calls import Call
 from jobqueue.tasks.definition import JobTask
 from jobqueue.validation import did_you_mean
 
@@ -49,8 +48,10 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         chosen = task.using(
             queue_name=given["queue"], dedupe_key=given["key"], priority=given["priority"], run_after=_due(task, given)
         )
-        with _noting() as added:
-            result = chosen.enqueue(*given["task_args"], **given["task_kwargs"])
+        # Of a dedupe key that is held, none is added.
+        added: dict[int, NewJob] = {}
+        calls = [Call(given["task_args"], given["task_kwargs"])]
+        (result,) = _backend_of(task).enqueue_many(chosen, calls, added=added)
     except InvalidTask as error:
         raise InvalidValue(f"{error} Nothing was written.") from None
     if added:
@@ -120,9 +121,13 @@ def _task(path: str) -> JobTask[..., Any]:
 
 
 def _database_of(task: JobTask[..., Any]) -> str:
+    return _backend_of(task).database
+
+
+def _backend_of(task: JobTask[..., Any]) -> JobQueueBackend:
     backend = task.get_backend()
     assert isinstance(backend, JobQueueBackend), "_task() has refused it"
-    return backend.database
+    return backend
 
 
 def _check_database(task: JobTask[..., Any], given: dict[str, Any]) -> None:
@@ -139,18 +144,3 @@ def _due(task: JobTask[..., Any], given: dict[str, Any]) -> datetime | None:
         at: datetime | None = given["at"]
         return at
     return read_now(_database_of(task)) + timedelta(seconds=given["in"])
-
-
-@contextmanager
-def _noting() -> Iterator[list[int]]:
-    """The ids of the jobs that the block inserts; an enqueue whose dedupe key is held inserts none."""
-    ids: list[int] = []
-
-    def note(sender: type, *, job_id: int, **_: object) -> None:
-        ids.append(job_id)
-
-    job_enqueued.connect(note)
-    try:
-        yield ids
-    finally:
-        job_enqueued.disconnect(note)

@@ -1,12 +1,16 @@
-"""Whether a transaction of the caller is open on a connection, and what is remembered of its session."""
+"""Whether a transaction of the caller is open on a connection, what waits for its commit, and what a session keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.dispatch import Signal
+
+from jobqueue.signals import call_or_keep, send
 
 T = TypeVar("T")
 
@@ -34,9 +38,30 @@ def after_commit(work: Callable[[], object], using: str) -> None:
     Now, too, where autocommit was turned off by hand: Django does not see that commit.
     """
     if in_open_transaction(using) and connections[using].in_atomic_block:
-        transaction.on_commit(work, using=using, robust=True)
+        transaction.on_commit(AfterCommit(work), using=using, robust=True)
     else:
         work()
+
+
+class AfterCommit:
+    """What waits for a commit. A class, so that jobqueue.testing can tell it from the on_commit() calls of others."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        # Django names a robust hook that raises by it, and a partial has none.
+        self.__qualname__ = type(self).__qualname__
+
+    def __call__(self) -> None:
+        self._work()
+
+
+def send_after_commit(signal: Signal, sender: type, *, using: str, **values: object) -> None:
+    """Send a signal about a write to `using` as after_commit() calls; `using` is one of its values.
+
+    In a block of held_back(), its end counts as the commit of the block's own transaction.
+    """
+    if signal.receivers:
+        call_or_keep(partial(after_commit, partial(send, signal, sender, using=using, **values), using))
 
 
 def in_manual_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -7,13 +7,13 @@ from datetime import datetime
 from functools import partial
 
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.callers_transaction import after_commit
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow.rows import change, check_place
 from jobqueue.gates.timing import open_soon
 from jobqueue.models import FlowRule
-from jobqueue.signals import queue_paused, queue_resumed, send
+from jobqueue.signals import queue_paused, queue_resumed
 from jobqueue.validation import check_instant, check_text
 
 REASON_CHARS, BY_CHARS = 200, 150
@@ -78,7 +78,7 @@ def resume(queue: str, *, task: object = None, by: str | None = None, using: str
         open_soon(place, path, using=alias)
     if changed and not was_over:
         about = {"queue": place, "task": path or None, "by": author}
-        after_commit(partial(send, queue_resumed, FlowRule, using=alias, **about), alias)
+        send_after_commit(queue_resumed, FlowRule, using=alias, **about)
     return changed and not was_over
 
 
@@ -100,7 +100,7 @@ def _set(
     values = {"mode": mode, "reason": words, "by": author, "since": UtcNow(), "until": until, "updated_at": UtcNow()}
     change("pause", queue, task, using, partial(_write, values))
     about = {"queue": queue, "task": task or None, "reason": words, "by": author, "until": until, "mode": str(mode)}
-    after_commit(partial(send, queue_paused, FlowRule, using=using, **about), using)
+    send_after_commit(queue_paused, FlowRule, using=using, **about)
 
 
 def check_reason(reason: object) -> str:

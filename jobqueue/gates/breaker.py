@@ -21,7 +21,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.callers_transaction import after_commit
+from jobqueue.db.callers_transaction import after_commit, send_after_commit
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
@@ -32,7 +32,7 @@ from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import breaker_subject
 from jobqueue.gates.unlocked import PAUSES_SECONDS, tries, update_unlocked
 from jobqueue.models import BreakerState, Gate, Job
-from jobqueue.signals import breaker_changed, send
+from jobqueue.signals import breaker_changed
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -267,11 +267,11 @@ def _announce(dependency: str, row: BreakerState | None, using: str) -> None:
     if row is None:
         return
     log = logger.info if row.state == State.CLOSED else logger.warning
-    log("the circuit breaker of %s is %s: %s", dependency, row.state, row.reason)
+    after_commit(partial(log, "the circuit breaker of %s is %s: %s", dependency, row.state, row.reason), using)
     announce(dependency, row.state, row.reason, using)
 
 
 def announce(dependency: str, state: str, reason: str, using: str) -> None:
     """Send breaker_changed, after the commit of an open transaction."""
-    about = {"dependency": dependency, "state": str(state), "reason": reason, "using": using}
-    after_commit(partial(send, breaker_changed, BreakerState, **about), using)
+    about = {"dependency": dependency, "state": str(state), "reason": reason}
+    send_after_commit(breaker_changed, BreakerState, using=using, **about)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 from django.db import Error, connections, transaction
@@ -19,6 +19,7 @@ from django.db.models import BigIntegerField, Count, F, IntegerField, QuerySet
 from django.db.models.lookups import Exact
 
 from jobqueue.db import vendor
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
@@ -27,7 +28,7 @@ from jobqueue.grouping.callbacks import jobs_of, with_jobs
 from jobqueue.grouping.nodes import parents_again
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer.enqueueing import add_unlimited
-from jobqueue.signals import group_ended, send
+from jobqueue.signals import group_ended
 
 logger = logging.getLogger("jobqueue.worker")
 State = GroupMember.State
@@ -127,9 +128,8 @@ def _end(group: JobGroup, using: str) -> bool:
         # What they read is kept until they have ended.
         sealed = JobGroup.objects.using(using).filter(pk=group.pk)
         sealed.update(callbacks=with_jobs(group.callbacks, dict(zip(jobs, ids, strict=True))))
-    facts = {"total": total, "done": done, "failed": failed, "canceled": canceled, "using": using}
-    tell = partial(send, group_ended, JobGroup, group_id=group.pk, name=group.name, **facts)
-    transaction.on_commit(tell, using=using, robust=True)
+    facts = {"total": total, "done": done, "failed": failed, "canceled": canceled}
+    send_after_commit(group_ended, JobGroup, group_id=group.pk, name=group.name, using=using, **facts)
     return True
 
 

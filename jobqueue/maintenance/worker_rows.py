@@ -14,6 +14,7 @@ from django.db.models import F, FloatField, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 import jobqueue
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_change
@@ -22,7 +23,7 @@ from jobqueue.failures import storable
 from jobqueue.gates.announced import own_limits
 from jobqueue.models import Worker
 from jobqueue.payload import JSON
-from jobqueue.signals import send, worker_started, worker_stopped
+from jobqueue.signals import worker_started, worker_stopped
 
 SILENT = "silent: no heartbeat"
 #: keys of the column `troubles` that tell what a worker is short of
@@ -70,7 +71,7 @@ def register(
         # An earlier try may have been committed and its answer lost.
         if not Worker.objects.using(using).filter(name=name, pid=row.pid, boot_id=boot_id).exists():
             raise
-    send(worker_started, Worker, name=name, using=using)
+    send_after_commit(worker_started, Worker, name=name, using=using)
 
 
 def was_cut(queues: str) -> bool:
@@ -131,7 +132,7 @@ def retire(name: str, reason: str, *, using: str) -> None:
     retry_transient(
         "housekeeping", lambda: rows.update(stopped_at=UtcNow(), stop_reason=storable(reason, 200)), using=using
     )
-    send(worker_stopped, Worker, name=name, reason=reason, using=using)
+    send_after_commit(worker_stopped, Worker, name=name, reason=reason, using=using)
 
 
 def is_any_alive(silent_seconds: float, *, using: str) -> bool:

@@ -20,7 +20,7 @@ from jobqueue import wakeup
 from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
-from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.callers_transaction import in_callers_transaction, send_after_commit
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
@@ -30,7 +30,7 @@ from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.producer.queue_names import known_queues
 from jobqueue.producer.spans import traced
-from jobqueue.signals import job_enqueued, send
+from jobqueue.signals import job_enqueued
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
 
 logger = logging.getLogger("jobqueue.producer")
@@ -285,4 +285,4 @@ def _announce(added: Mapping[int, NewJob], ids: Sequence[int], using: str) -> No
         from jobqueue.models import Job
 
         for job_id, job in new.items():
-            send(job_enqueued, Job, job_id=job_id, queue=job.queue, task=job.task, using=using)
+            send_after_commit(job_enqueued, Job, job_id=job_id, queue=job.queue, task=job.task, using=using)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from django.db.models import QuerySet
 
+from jobqueue.db.callers_transaction import after_commit, send_after_commit
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, QueueFull
 from jobqueue.models import Job, Schedule, ScheduleTick
 from jobqueue.producer.enqueueing import add
 from jobqueue.producer.insert import NewJob
 from jobqueue.schedules.definitions import Definition, from_json
-from jobqueue.signals import held_back, schedule_missed, send
+from jobqueue.signals import held_back, schedule_missed
 
 T = TypeVar("T")
 logger = logging.getLogger("jobqueue.worker")
@@ -59,7 +60,7 @@ Said: TypeAlias = list[Callable[[], None]]
 
 
 def write_and_tell(work: Callable[[Said], T], using: str) -> T:
-    """retry_transient() of a whole transaction; its log lines and signals follow when it is over, and only then."""
+    """retry_transient() of a whole transaction; its log lines and signals follow its commit."""
 
     def once() -> tuple[T, Said, Callable[[], None]]:
         said: Said = []
@@ -69,7 +70,7 @@ def write_and_tell(work: Callable[[Said], T], using: str) -> T:
 
     done, said, deliver = retry_transient("schedule", once, using=using)
     for say in said:
-        say()
+        after_commit(say, using)
     deliver()
     return done
 
@@ -242,7 +243,8 @@ def say_missed(row: Any, first: datetime, ticks: int, using: str, said: Said) ->
 
 
 def _send_missed(row: Any, tick: datetime, ticks: int, reason: str, using: str) -> None:
-    send(schedule_missed, Schedule, name=row.name, tick=tick, ticks=ticks, reason=reason, using=using)
+    facts = {"name": row.name, "tick": tick, "ticks": ticks, "reason": reason}
+    send_after_commit(schedule_missed, Schedule, using=using, **facts)
 
 
 def _record(

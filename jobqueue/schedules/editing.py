@@ -12,6 +12,7 @@ from django.db import IntegrityError, connections, transaction
 from jobqueue.compat import AnyTask
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule, ScheduleVersion
@@ -74,7 +75,8 @@ def revert(name: str, *, by: str, using: str | None) -> bool:
     check_text(by, "by")
     changed = _in_transaction(partial(_revert, name, alias), alias)
     if changed:
-        logger.info("%s took back what was changed by hand in the schedule %r", by or "an operator", name)
+        text = "%s took back what was changed by hand in the schedule %r"
+        after_commit(partial(logger.info, text, by or "an operator", name), alias)
     return changed
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from django.db import connections
 
 from jobqueue.db.alias import alias_of
-from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
 from jobqueue.models import Job
 from jobqueue.signals import job_enqueued
 from jobqueue.testing.draining import Drained
@@ -49,15 +49,18 @@ class _Inline:
         self.drained = Drained([])
 
     def on_enqueued(self, job_id: int, using: str, **_: object) -> None:
-        """Receives job_enqueued; the transaction of the job may still be open."""
+        """Receives job_enqueued, which is sent after the commit: run the job now, or after the one that is running."""
         if using != self._using:
             return
-        call = _Call(self, job_id)
-        if in_open_transaction(using):
-            # Django drops an on_commit call when the block that it belongs to is rolled back.
-            connections[using].on_commit(call)
-        else:
-            call()
+        self._ready.append(job_id)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._ready:
+                self._run(self._ready.popleft())
+        finally:
+            self._running = False
 
     def after(self, commit: Callable[[str], None]) -> Callable[[str], None]:
         """savepoint_commit() of the connection, wrapped: in a test case the end of the outermost one is the commit."""
@@ -70,26 +73,16 @@ class _Inline:
         return savepoint_commit
 
     def release(self) -> None:
-        """Run the jobs that were committed within the test case's transaction; leave other on_commit calls in place."""
+        """Send the signals of what was committed within the test case's transaction; leave the calls of others."""
         if in_open_transaction(self._using):
             return
         connection = connections[self._using]
-        calls = [entry for entry in connection.run_on_commit if isinstance(entry[1], _Call)]
-        connection.run_on_commit = [entry for entry in connection.run_on_commit if not isinstance(entry[1], _Call)]
+        calls = [entry for entry in connection.run_on_commit if isinstance(entry[1], AfterCommit)]
+        connection.run_on_commit = [
+            entry for entry in connection.run_on_commit if not isinstance(entry[1], AfterCommit)
+        ]
         for _, call, *_ in calls:
             call()
-
-    def commit(self, job_id: int) -> None:
-        """Run the job now, or after the job that is running."""
-        self._ready.append(job_id)
-        if self._running:
-            return
-        self._running = True
-        try:
-            while self._ready:
-                self._run(self._ready.popleft())
-        finally:
-            self._running = False
 
     def _run(self, job_id: int) -> None:
         if not Job.objects.using(self._using).due().filter(pk=job_id).exists():
@@ -97,14 +90,3 @@ class _Inline:
         lease = take_lease(job_id, using=self._using)
         if lease is not None:
             self.drained.runs.append(run(lease))
-
-
-class _Call:
-    """The on_commit call of one job."""
-
-    def __init__(self, inline: _Inline, job_id: int) -> None:
-        self._inline, self._job_id = inline, job_id
-        self.__qualname__ = type(self).__qualname__
-
-    def __call__(self) -> None:
-        self._inline.commit(self._job_id)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from itertools import count
 
-from django.db import transaction
-
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.grouping.ending import Ends
 from jobqueue.grouping.marks import is_parent
 from jobqueue.grouping.nodes import behind_canceled, decide, note_ends
 from jobqueue.models import GroupMember, Job
 from jobqueue.models.rows import in_state
-from jobqueue.signals import job_canceled, send
+from jobqueue.signals import job_canceled
 from jobqueue.transitions.leases import canceled
 
 #: nodes that one transaction cancels because of others, so that it stays short; a sweep goes on with the rest
@@ -62,8 +60,6 @@ def _cancel(jobs: Sequence[Job], using: str) -> list[int]:
     if not jobs:
         return []
     in_state([job.pk for job in jobs], Job.Status.READY, using=using).update(**canceled())
-    if job_canceled.receivers:
-        for job in jobs:
-            about = {"job_id": job.pk, "queue": job.queue, "task": job.task, "using": using}
-            transaction.on_commit(partial(send, job_canceled, Job, **about), using=using, robust=True)
+    for job in jobs if job_canceled.receivers else ():
+        send_after_commit(job_canceled, Job, job_id=job.pk, queue=job.queue, task=job.task, using=using)
     return note_ends({_CANCELED: [job.pk for job in jobs if is_parent(job.options)]}, using)

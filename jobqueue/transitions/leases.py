@@ -187,7 +187,10 @@ def by_token(leases: Iterable[Lease]) -> dict[tuple[str, bytes], list[Lease]]:
 
 
 def lost(lease: Lease, verb: str) -> LeaseLost:
-    """Send lease_lost; returns the LeaseLost for the caller to raise."""
+    """Send lease_lost; returns the LeaseLost for the caller to raise.
+
+    At once: nothing was written, and what is raised rolls the caller's transaction back.
+    """
     send(
         lease_lost,
         Job,

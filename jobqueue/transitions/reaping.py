@@ -14,13 +14,14 @@ from django.db.models import Case, CharField, Value, When
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobLost
 from jobqueue.failures import FailureCause, fingerprint
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import HELD_REASON
 from jobqueue.models.rows import in_state
-from jobqueue.signals import job_dead, job_parked, job_reaped, send
+from jobqueue.signals import job_dead, job_parked, job_reaped
 from jobqueue.transitions.crashes import AfterCrash, after_crash, losses_in
 from jobqueue.transitions.failing import attempt_row, failed_columns, failure_of, one_more
 from jobqueue.transitions.leases import Lease, canceled, lease_of
@@ -84,7 +85,7 @@ def _announce_held(written: Written, tries: Sequence[_Ended]) -> None:
     for lease in written.get(Job.Status.READY, ()) if held else ():
         if isinstance(lease, Lease) and (lease.job_id, lease.fence) in held:
             about = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
-            send(job_parked, Job, **about, reason=HELD_REASON)
+            send_after_commit(job_parked, Job, **about, reason=HELD_REASON)
 
 
 def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written:

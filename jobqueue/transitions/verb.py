@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from django.dispatch import Signal
 
 from jobqueue.db import vendor
-from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.callers_transaction import in_open_transaction, send_after_commit
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import LeaseLost
@@ -36,7 +36,6 @@ from jobqueue.signals import (
     job_failed,
     job_reaped,
     job_snoozed,
-    send,
 )
 from jobqueue.transitions.dependants import decide_dependants
 from jobqueue.transitions.leases import Lease, lost
@@ -186,7 +185,7 @@ def _announce(verb: str, written: Written, signals: Signals, counted_as: str | N
             about = {"job_id": job.job_id, "queue": job.queue, "task": job.task, "using": job.using}
             run = {"attempt": job.attempt, "worker": job.worker} if isinstance(job, Lease) else {}
             for signal, facts in wanted:
-                send(signal, Job, **about, **(run if signal in _OF_RUNS else {}), **facts)
+                send_after_commit(signal, Job, **about, **(run if signal in _OF_RUNS else {}), **facts)
 
 
 EndObserver: TypeAlias = Callable[[Lease, RunOutcome], None]

@@ -219,6 +219,23 @@ def test_no_driver_and_no_pickle_is_imported():
     none_of(offenders())
 
 
+#: they send what is told at once, as nothing was written: a refusal, a try that is repeated, and a settled run
+SENDS_AT_ONCE = {"db.callers_transaction", "db.retry", "transitions.leases", "worker.child.outcomes"}
+
+
+def test_signals_about_writes_wait_for_the_commit():
+    def offenders():
+        for path in FILES:
+            if name_of(path) in SENDS_AT_ONCE:
+                continue
+            for node in ast.walk(parsed(path)):
+                from_signals = isinstance(node, ast.ImportFrom) and node.module == "jobqueue.signals"
+                if from_signals and "send" in {alias.name for alias in node.names}:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno} imports send, and not send_after_commit"
+
+    none_of(offenders())
+
+
 def test_files_and_functions_stay_small():
     def offenders():
         for path in FILES:

@@ -235,6 +235,14 @@ MAINTENANCE = [
         "tests/gates/test_breaker_by_hand.py",
     ),
     mutant(
+        "signals of jobs do not wait for the caller's commit",
+        "db/callers_transaction.py",
+        "send_after_commit",
+        "call_or_keep(partial(after_commit, partial(send, signal, sender, using=using, **values), using))",
+        "send(signal, sender, using=using, **values)",
+        "tests/faults/test_signals_of_a_transaction.py",
+    ),
+    mutant(
         "a pause that has ended by itself is resumed",
         "flow/controls.py",
         "resume",
