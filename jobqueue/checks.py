@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
@@ -60,7 +61,8 @@ def register() -> None:
 def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
     or REDIS_URL needs redis-py, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL names no cache on Redis,
-    E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 nobody is told, W035 an alarm cannot fire.
+    E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 nobody is told, W035 an alarm cannot fire,
+    W036 a setting that looks like JOBQUEUE.
     """
     return _messages(_setting_problems())
 
@@ -78,12 +80,25 @@ def _setting_problems() -> Iterator[Problem]:
     if found.database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
         yield Problem("E002", f"JOBQUEUE['DATABASE'] = {found.database!r} is not in DATABASES.", hint)
-    yield from [*_redis_problems(found), *alarm_problems(found)]
+    yield from [*_misspelt(), *_redis_problems(found), *alarm_problems(found)]
     for error in Routes(found.database, found.outbox_settings.routes).problems():
         if isinstance(error, NotInstalled):
             yield Problem("W029", str(error), "If relays run on other hosts only, silence jobqueue.W029 here.")
         else:
             yield Problem("E005", str(error), "See docs/howto/brokers.md.")
+
+
+def _misspelt() -> Iterator[Problem]:
+    """Dicts whose names are nearly JOBQUEUE, where there is none of that name."""
+    if hasattr(settings, "JOBQUEUE"):
+        return
+    for name in get_close_matches("JOBQUEUE", [name for name in dir(settings) if name.isupper()], cutoff=0.8):
+        if isinstance(getattr(settings, name), Mapping):
+            yield Problem(
+                "W036",
+                f"There is a setting {name}, and none called JOBQUEUE: jobqueue does not read it.",
+                'Rename it to JOBQUEUE. If another package reads it, add "jobqueue.W036" to SILENCED_SYSTEM_CHECKS.',
+            )
 
 
 def _redis_problems(found: conf.Settings) -> Iterator[Problem]:

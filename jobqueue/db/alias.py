@@ -39,6 +39,31 @@ def configured_alias(alias: object, setting: str) -> str:
     raise WrongSettings(f"{setting} = {alias!r} is not in DATABASES ({known}). Nothing was done; correct the setting.")
 
 
+def is_in_memory(using: str) -> bool:
+    """Whether the database is SQLite in memory, of which each process has its own."""
+    ask = getattr(connections[using], "is_in_memory_db", None)
+    return ask is not None and bool(ask())
+
+
+def _reason(queue: str) -> str:
+    """Why a table of ours is not in the queue's database, and what to do."""
+    if is_in_memory(queue):
+        return (
+            ", which is in memory: each process begins with an empty one. Nothing was written. Give "
+            f"DATABASES[{queue!r}] a file as NAME, or migrate in this process."
+        )
+    text = (
+        ", because the migrations of jobqueue were not run there. Nothing was written. Run: python manage.py migrate "
+        f"--database {queue}"
+    )
+    if apps.ready:
+        return text
+    return (
+        f"{text}. This call was made before Django was ready, probably by an AppConfig.ready(), which migrate runs, "
+        "too, before it makes the tables: do it elsewhere."
+    )
+
+
 class _NotThere(WrongDatabase, DatabaseError):
     """What commands and loops expect from a database that they cannot use, too."""
 
@@ -69,10 +94,7 @@ class explain_missing_table:
         if table is None:
             return
         if self._using == (queue := load().database):
-            raise NotMigrated(
-                f"the table {table} is not in the database {queue!r}, because the migrations of jobqueue were not run "
-                f"there. Nothing was written. Run: python manage.py migrate --database {queue}"
-            ) from error
+            raise NotMigrated(f"the table {table} is not in the database {queue!r}{_reason(queue)}") from error
         raise _NotThere(
             f"the table {table} is not in the database {self._using!r}; those of the queue are in {queue!r}. "
             f"Nothing was written. It must stand beside your rows to share their transaction: let the router make "

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections, transaction
 
@@ -158,6 +159,7 @@ def add(
     alias, until = alias_of(using), time.monotonic() + key_wait_seconds
     added = {} if added is None else added
     with traced([job]) as span:
+        _warn_if_early(span.jobs)
         room = check_room(span.jobs, alias)
         (job,) = room.jobs
         if job.dedupe_key is None:
@@ -177,6 +179,7 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
     created_at = None
     with traced([job]) as span:
+        _warn_if_early(span.jobs)
         (job,) = check_room(span.jobs, using).jobs
         if job.ordering_key is None and not job.tags:
             work = dated_insertion(job, using)
@@ -211,6 +214,7 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
         return []
     added = {} if added is None else added
     with traced(jobs) as span:
+        _warn_if_early(span.jobs)
         room = check_room(span.jobs, alias)
         jobs = room.jobs
         write = _write_many(jobs, alias, added)
@@ -256,6 +260,16 @@ def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:
     added.update(zip(ids, jobs, strict=True))
     _announce(added, ids, using)
     return ids
+
+
+def _warn_if_early(jobs: Sequence[NewJob]) -> None:
+    """Log that each process adds these jobs again, if it is AppConfig.ready() that adds them."""
+    if not apps.ready and any(job.dedupe_key is None for job in jobs):
+        logger.warning(
+            "a job of queue %s is added before Django is ready, probably by an AppConfig.ready(): that runs in every "
+            "process and every command, and each adds such a job. Use a schedule, a command or a dedupe key.",
+            jobs[0].queue,
+        )
 
 
 def _key_wait() -> float:

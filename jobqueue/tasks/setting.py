@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -41,20 +41,26 @@ def entry_problems() -> Iterator[Problem]:
     for alias, params in backends.items():
         if is_ours(params):
             options: Mapping[str, Any] = params.get("OPTIONS") or {}
-            yield from _options(f"TASKS[{alias!r}]['OPTIONS']", options, own=params["BACKEND"] == _BACKEND)
+            # A subclass may have keys and options of its own.
+            if params["BACKEND"] == _BACKEND:
+                yield from _unknown(f"TASKS[{alias!r}]", params, ["BACKEND", "QUEUES", "OPTIONS"])
+                yield from _unknown(f"TASKS[{alias!r}]['OPTIONS']", options, ["DATABASE"])
+            yield from _database(f"TASKS[{alias!r}]['OPTIONS']", options.get("DATABASE"))
             yield from _queues(f"TASKS[{alias!r}]['QUEUES']", params.get("QUEUES") or ())
 
 
-def _options(where: str, options: Mapping[str, Any], *, own: bool) -> Iterator[Problem]:
-    database = options.get("DATABASE")
+def _unknown(where: str, given: Mapping[str, Any], known: Sequence[str]) -> Iterator[Problem]:
+    for key in given:
+        if key not in known:
+            near = f" (it belongs in {where}['OPTIONS'])" if key == "DATABASE" else did_you_mean(key, known)
+            text = f"{where} has the unknown key {key!r}{near}."
+            yield Problem("E021", text, f"Known are {', '.join(known)}; other settings are in JOBQUEUE.")
+
+
+def _database(where: str, database: object) -> Iterator[Problem]:
     if database and database not in settings.DATABASES:
         hint = f"Choose one of {', '.join(sorted(settings.DATABASES))}."
         yield Problem("E021", f"{where}['DATABASE'] = {database!r} is not in DATABASES.", hint)
-    for key in options:
-        # A subclass may have options of its own.
-        if own and key != "DATABASE":
-            text = f"{where} has the unknown key {key!r}{did_you_mean(key, ['DATABASE'])}."
-            yield Problem("E021", text, "Its only key is DATABASE; other settings are in JOBQUEUE.")
 
 
 def _queues(where: str, queues: Any) -> Iterator[Problem]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from django.db.models import Model
 
 from jobqueue.compat import AnyTask, Task
 from jobqueue.conf import load
+from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -19,18 +22,19 @@ from jobqueue.tasks.versions import payload_of
 from jobqueue.testing.leases import expire_lease, take_lease
 from jobqueue.testing.runs import discover_tasks, perform_here, run, settled
 from jobqueue.transitions import Lease, reap
-from jobqueue.validation import check_int
+from jobqueue.validation import check_instant, check_int
 
 
-def run_task(task: AnyTask, *args: JSON, attempt: int = 1, **kwargs: JSON) -> JSON:
+def run_task(task: AnyTask, *args: JSON, attempt: int = 1, tick: datetime | None = None, **kwargs: JSON) -> JSON:
     """Run `task` once, as attempt number `attempt`, as a worker would. Returns the result as it is stored.
 
-    The job is a real row under a real lease, so finish(), heartbeat(), fence and everything else of its context work.
-    Other jobs are not run. Raises what the task raises; the job is then READY for its next attempt, or FAILED.
+    `tick`: what current_job().tick is, aware, as if a schedule had added the job. The job is a real row under a real
+    lease, so finish(), heartbeat(), fence and everything else of its context work. Other jobs are not run. Raises what
+    the task raises; the job is then READY for its next attempt, or FAILED.
     """
     check_int(attempt, "attempt", 1)
     discover_tasks()
-    lease = _start(task, args, kwargs, attempt=attempt)
+    lease = _start(task, args, kwargs, attempt=attempt, tick=tick)
     ended = run(lease)
     if ended.error is not None:
         raise ended.error
@@ -75,7 +79,14 @@ def assert_idempotent(
         )
 
 
-def _start(task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON], *, attempt: int = 1) -> Lease:
+def _start(
+    task: AnyTask,
+    args: Sequence[JSON],
+    kwargs: Mapping[str, JSON],
+    *,
+    attempt: int = 1,
+    tick: datetime | None = None,
+) -> Lease:
     """Add a job of `task` and take its lease, whatever the task's backend, delay and dedupe key are."""
     if not isinstance(task, Task):
         raise InvalidType(
@@ -88,6 +99,8 @@ def _start(task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON], *, a
     most = getattr(task, "max_attempts", None)
     job = new_job(task.queue_name, payload, priority=int(task.priority), max_attempts=most)
     job = replace(job, task=task.module_path, lease_seconds=getattr(task, "lease_seconds", None))
+    if tick is not None:
+        job = replace(job, options=Encoded(json.dumps({"tick": check_instant(tick, "tick").isoformat()})))
     # Not by the producer, whose signal would make run_inline() run the job.
     (job_id,) = insertion([job], using, 0.0)()
     lease = take_lease(job_id, using=using, attempt=attempt)

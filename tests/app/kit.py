@@ -52,6 +52,12 @@ def finishes_in_a_transaction(context, number):
 
 
 @task
+def tells_its_tick():
+    tick = current_job().tick
+    return tick and tick.isoformat()
+
+
+@task
 def enqueues_when_committed(number):
     with transaction.atomic():
         transaction.on_commit(lambda: sells.enqueue(number))

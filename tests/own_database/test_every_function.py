@@ -65,6 +65,13 @@ def test_its_rows_are_in_the_queues_database_and_nowhere_else(call):
         assert rows(model, "default") == 0, model
 
 
+@each_call
+def test_it_does_the_same_in_a_project_without_time_zones(call, settings):
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Seoul"
+    for model in call():
+        assert rows(model, QUEUE) > 0, model
+
+
 @pytest.mark.parametrize(
     "call",
     [pytest.param(call, id=call.__name__, marks=[finding("L23")] if call is walk.counter else []) for call in CALLS],

@@ -5,13 +5,12 @@ which the queue's database must then have rows.
 """
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
-from django.utils import timezone
 
 import jobqueue
 from jobqueue import alarms, doctor, groups, idempotency, inspect, locks, metrics, models, outbox, testing, transitions
@@ -183,7 +182,7 @@ def schedule():
     name = f"walk {uuid.uuid4()}"
     jobqueue.schedule(every=60, name=name, args=(1, 2))(tasks.add)
     try:
-        now = timezone.now()
+        now = datetime.now(UTC)
         assert len(testing.ticks(name, now, now + timedelta(minutes=2))) == 2
         testing.fire(name)
     finally:

@@ -192,6 +192,11 @@ def test_w028_says_that_tasks_is_not_set_where_django_has_a_default_for_it(monke
         ({"QUEUES": ["mail"], "OPTIONS": {"DATABASE": "default"}}, None),
         ({"OPTIONS": {"DATABASE": "elsewhere"}}, "['OPTIONS']['DATABASE'] = 'elsewhere' is not in DATABASES"),
         ({"OPTIONS": {"DATABSE": "default"}}, "unknown key 'DATABSE' (did you mean 'DATABASE'?)"),
+        (
+            {"DATABASE": "default"},
+            "['default'] has the unknown key 'DATABASE' (it belongs in TASKS['default']['OPTIONS'])",
+        ),
+        ({"QUEUE": ["mail"]}, "['default'] has the unknown key 'QUEUE' (did you mean 'QUEUES'?)"),
         ({"QUEUES": "mail"}, "['QUEUES'] must be a list of names, is 'mail'"),
         ({"QUEUES": ["mail", "a,b"]}, "queue 'a,b' may not"),
     ],
@@ -201,6 +206,32 @@ def test_e021_a_wrong_value_in_our_entry_of_tasks(settings, params, words):
     found = checks.check_tasks()
     assert ids(found) == ([] if words is None else ["E021"])
     assert words is None or words in found[0].msg
+
+
+def test_a_subclass_of_our_backend_may_have_keys_of_its_own(settings):
+    settings.TASKS = {"default": {"BACKEND": f"{__name__}.Subclass", "REGION": "eu", "OPTIONS": {"SHARD": 3}}}
+    assert checks.check_tasks() == []
+
+
+class Subclass(backends.JobQueueBackend):
+    """A backend of a project."""
+
+
+@pytest.mark.parametrize("name", ["JOBQUE", "JOB_QUEUE", "JOBQUEUES", "JOBQEUE"])
+def test_w036_a_misspelt_setting_is_told(settings, name):
+    setattr(settings, name, {"MAX_ATTEMPTS": 3})
+    (found,) = checks.check_settings()
+    assert (ids([found]), found.msg.partition(",")[0]) == (["W036"], f"There is a setting {name}")
+    settings.JOBQUEUE = {}
+    assert checks.check_settings() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("JOB_QUEUE", "redis://h"), ("JOBS", {}), ("QUEUES", {}), ("Jobqueue", {})]
+)
+def test_a_setting_that_is_no_dict_or_has_another_name_is_not_taken_for_ours(settings, name, value):
+    setattr(settings, name, value)
+    assert checks.check_settings() == []
 
 
 def test_e020_is_told_by_our_own_check_if_django_tasks_has_none(monkeypatch):

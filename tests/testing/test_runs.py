@@ -1,8 +1,11 @@
 """run_task() runs one job with all that a worker gives it; assert_idempotent() runs one twice."""
 
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
-from jobqueue.exceptions import InvalidType, PayloadError, ResultError
+from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, ResultError
 from jobqueue.models import Job, JobAttempt
 from jobqueue.testing import assert_idempotent, run_inline, run_task
 from tests.app import kit, tasks
@@ -16,6 +19,14 @@ def test_a_task_gets_a_real_context():
     assert run_task(kit.tells, "a", 1) == [1, "default", 1, 16, True, False, "a", 1]
     assert run_task(kit.tells, attempt=7) == [7, "default", 1, 16, True, False]
     assert set(Job.objects.values_list("status", flat=True)) == {Job.Status.DONE}
+
+
+def test_a_scheduled_task_gets_the_tick_of_the_test_and_none_without_it():
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert run_task(kit.tells_its_tick) is None
+    assert run_task(kit.tells_its_tick, tick=noon.astimezone(ZoneInfo("Asia/Seoul"))) == "2026-01-31T12:00:00+00:00"
+    with pytest.raises(InvalidValue, match=r"tick .* is naive"):
+        run_task(kit.tells_its_tick, tick=noon.replace(tzinfo=None))
 
 
 def test_other_jobs_are_left_alone(sold):

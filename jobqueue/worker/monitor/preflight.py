@@ -13,6 +13,7 @@ import jobqueue
 from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
 from jobqueue.db import Problem, vendor
+from jobqueue.db.alias import is_in_memory
 from jobqueue.db.opening import pool_problem
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import format_seconds
@@ -35,6 +36,13 @@ def preflight(options: Options) -> int:
     connection = connections[options.database]
     if not connection.settings_dict["AUTOCOMMIT"]:
         logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
+        return MISCONFIGURED
+    if is_in_memory(options.database):
+        logger.error(
+            "DATABASES[%r] is SQLite in memory: each process has a database of its own, so a worker finds neither "
+            "tables nor jobs. Give it a file as NAME: docs/howto/sqlite.md",
+            options.database,
+        )
         return MISCONFIGURED
     try:
         found = retry_transient("check", lambda: vendor(options.database), using=options.database)
