@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.masking import mask_text
 from jobqueue.models import JobAlarm
 
 #: alarms of one call
@@ -46,7 +47,7 @@ class Alarm:
     @property
     def text(self) -> str:
         """One line for people: what, how much, the threshold, and the page that says what to do."""
-        subject = f"queue {self.queue}: {self.name}" if self.queue else f"workers: {self.name}"
+        subject = f"queue {mask_text(self.queue)}: {self.name}" if self.queue else f"workers: {self.name}"
         state = "is over" if self.ended_at else "fires"
         figures = f"value {self.value:g}, threshold {self.threshold:g}"
         since = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"

@@ -29,6 +29,7 @@ from jobqueue.alarms.alarm import RUNBOOKS, Alarm
 from jobqueue.conf import Settings
 from jobqueue.conf.alarms import REFUSED, Recipient
 from jobqueue.db import Problem
+from jobqueue.masking import mask_text
 
 logger = logging.getLogger("jobqueue.alarms")
 
@@ -63,10 +64,10 @@ def tell(recipient: Recipient, alarm: Alarm) -> None:
 
 
 def facts(alarm: Alarm) -> dict[str, Any]:
-    """An alarm as JSON."""
+    """An alarm as JSON, for mails and webhooks. Any text may be a secret where it is not expected: it is masked."""
     return {
         "state": "ended" if alarm.ended_at else "firing",
-        "queue": alarm.queue,
+        "queue": mask_text(alarm.queue),
         "name": alarm.name,
         "value": alarm.value,
         "threshold": alarm.threshold,
@@ -95,13 +96,13 @@ def _hook_problem(path: str) -> str:
     try:
         found = import_string(path)
     except Exception as error:
-        return f"cannot be imported: {error}"
+        return f"cannot be imported: {mask_text(str(error))}"
     return "" if callable(found) else "is no function"
 
 
 def _mail(recipient: Recipient, alarm: Alarm) -> None:
     state = "over" if alarm.ended_at else "fires"
-    subject = f"alarm {state}: {alarm.queue or 'workers'} {alarm.name}"
+    subject = f"alarm {state}: {mask_text(alarm.queue) or 'workers'} {alarm.name}"
     lines = [f"{name}: {value}" for name, value in facts(alarm).items() if value not in (None, "")]
     body = "\n".join(lines) + "\n"
     if recipient.kind == "mail":

@@ -12,6 +12,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jobqueue.failures import dotted_path
+from jobqueue.masking import mask_text
 
 logger = logging.getLogger("jobqueue.otel")
 
@@ -86,7 +87,10 @@ def fail(span: Span, error: BaseException) -> None:
 
 
 def tell(span: Span, error: BaseException) -> None:
-    """Add the event of an error without its message, which may hold a payload or a secret."""
+    """Add the event of an error without its message, which may hold a payload or a secret.
+
+    The frames show lines of code, which may hold a password, too.
+    """
     frames = traceback.format_tb(_TRACEBACK.__get__(error), limit=-FRAMES_MAX)
-    attributes = {"exception.type": dotted_path(type(error)), "exception.stacktrace": "".join(frames)}
+    attributes = {"exception.type": dotted_path(type(error)), "exception.stacktrace": mask_text("".join(frames))}
     span.add_event("exception", attributes)

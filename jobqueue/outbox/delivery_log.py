@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from jobqueue.failures import summary
+from jobqueue.masking import mask_text
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.unrouted import Unrouted
 
@@ -49,13 +50,12 @@ class DeliveryLog:
         """Count and log a failed attempt; delay_seconds None: the event is a dead letter now."""
         self.counts["failed" if delay_seconds is not None else "dead_lettered"] += 1
         then = "it becomes a dead letter" if delay_seconds is None else f"again in {delay_seconds:.1f} s"
-        text = error if isinstance(error, str) else summary(error)
-        logger.log(level, "event %d (%r), attempt %d: %s; %s", event.id, event.topic, event.attempt, text, then)
+        logger.log(level, "event %d (%r), attempt %d: %s; %s", event.id, event.topic, event.attempt, _told(error), then)
 
     def dead_lettered(self, event: Event, problem: BaseException | str) -> None:
         """Count and log an event that was not tried again."""
         self.counts["dead_lettered"] += 1
-        logger.error("event %d (%r) becomes a dead letter: %s", event.id, event.topic, summary(problem))
+        logger.error("event %d (%r) becomes a dead letter: %s", event.id, event.topic, _told(problem))
 
     def may_tell_unrouted(self, events: Sequence[Event]) -> bool:
         """Whether unrouted() may log something about one of these events, which this relay has met."""
@@ -93,3 +93,8 @@ class DeliveryLog:
             "OUTBOX['LEASE_SECONDS'] or lower its BATCH_SIZE.",
             count,
         )
+
+
+def _told(error: BaseException | str) -> str:
+    """An error for a line of the log. Masked here: the formatters of a project mask nothing."""
+    return mask_text(error if isinstance(error, str) else summary(error))

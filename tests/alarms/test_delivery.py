@@ -2,14 +2,17 @@
 
 import logging
 import threading
+from datetime import UTC, datetime
 
 import django
 import pytest
 
 from jobqueue.alarms import delivery, recipients
+from jobqueue.alarms.alarm import Alarm
 from jobqueue.alarms.delivery import Told, is_anything_due, tell_due
 from jobqueue.alarms.looking import Looked
 from jobqueue.conf import load
+from jobqueue.conf.alarms import Recipient
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobAlarm
 from tests.alarms.helpers import look_again, now_due
@@ -184,6 +187,17 @@ def test_an_error_is_logged_and_kept_without_the_secrets_in_it(notify, caplog):
     assert tell() == Told(failed=1)
     assert "https://ops:********@pager.example/" in caplog.text
     assert "hunter2" not in caplog.text + str(JobAlarm.objects.get(queue="mail").notices)
+
+
+def test_no_recipient_gets_the_secret_in_the_name_of_a_queue(sink, receiver, caplog):
+    alarm = Alarm("password=hunter2", "ready", 5, 3, datetime(2026, 1, 31, tzinfo=UTC), 1)
+    with caplog.at_level(logging.INFO):
+        for recipient in [("log", ()), ("WEBHOOK", (receiver.url,)), ("MAIL", ("ops@example.com",))]:
+            recipients.tell(Recipient(*recipient), alarm)
+    ((_, _, posted),), (mail,) = receiver.requests, sink.mails
+    for told in (caplog.text, str(posted), mail["Subject"], mail.get_content()):
+        assert "password=********" in told
+        assert "hunter2" not in told
 
 
 def test_a_process_that_is_killed_while_it_tells_repeats_that_notice_only(notify, monkeypatch, caplog):

@@ -35,6 +35,11 @@ def charge(card):
 
 
 @task(queue_name="mail")
+def logs_in():
+    int("no number", password="hunter2")
+
+
+@task(queue_name="mail")
 def send(text):
     return trace.get_current_span().get_span_context().span_id
 
@@ -132,6 +137,15 @@ def test_each_attempt_is_a_span_and_an_error_is_told_without_its_message(spans):
         assert "in charge" in event.attributes["exception.stacktrace"]
         assert SECRET not in span.to_json()
     assert SECRET not in sent.to_json()
+
+
+def test_a_line_of_code_in_the_event_of_an_error_is_shown_without_its_secrets(spans):
+    logs_in.enqueue()
+    run_mail()
+    (event,) = spans.one("process").events
+    assert "in logs_in" in event.attributes["exception.stacktrace"]
+    assert 'password="********"' in event.attributes["exception.stacktrace"]
+    assert "hunter2" not in spans.one("process").to_json()
 
 
 def test_a_job_that_an_operator_retries_keeps_its_link(spans):

@@ -26,6 +26,20 @@ def test_each_delivery_is_reported_with_its_attempt(listen, monkeypatch):
     assert seen == [("t", 1), ("t", 2)]
 
 
+@committed
+def test_the_lines_of_deliveries_that_fail_have_no_secrets_whoever_formats_them(listen, monkeypatch, caplog):
+    def refuse(event):
+        raise OSError("no answer from https://ops:hunter2@broker.example/")
+
+    monkeypatch.setattr(logging.getLogger("jobqueue"), "propagate", True)
+    listen("t", refuse)
+    say("t")
+    deliver(25)
+    assert "again in" in caplog.messages[0]
+    assert "becomes a dead letter" in caplog.messages[-1]
+    assert all("https://ops:********@broker.example/" in line for line in caplog.messages)
+
+
 def nested(caplog):
     return [record.getMessage() for record in caplog.records if "retries are nested" in record.getMessage()]
 
