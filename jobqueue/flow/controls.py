@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow.rows import change, check_place
 from jobqueue.gates.timing import open_soon
@@ -85,12 +86,9 @@ def resume(queue: str, *, task: object = None, by: str | None = None, using: str
 def paused(*, using: str | None = None) -> list[Paused]:
     """The pauses and drains in effect, by queue and task."""
     alias = alias_of(using)
-    with explain_missing_table(alias):
-        rows = FlowRule.objects.using(alias).exclude(mode=FlowRule.Mode.RUNNING).exclude(until__lte=UtcNow())
-        return [
-            Paused(row.queue, row.task or None, row.mode, row.reason, row.by, row.since, row.until)
-            for row in rows.order_by("queue", "task")
-        ]
+    rows = FlowRule.objects.using(alias).exclude(mode=FlowRule.Mode.RUNNING).exclude(until__lte=UtcNow())
+    found: list[FlowRule] = retry_transient("pause", lambda: list(rows.order_by("queue", "task")), using=alias)
+    return [Paused(row.queue, row.task or None, row.mode, row.reason, row.by, row.since, row.until) for row in found]
 
 
 def _set(

@@ -42,11 +42,14 @@ def insert_group(
 def get(group_id: int | str, *, using: str | None = None) -> Group:
     """The group with its counts, which may lag while it has not ended. Raises InvalidValue if there is none."""
     alias, number = alias_of(using), check_id(group_id)
-    with explain_missing_table(alias):
+
+    def read() -> Group:
         row = JobGroup.objects.using(alias).filter(pk=number).first()
         if row is None:
             raise _unknown(number)
         return read_group(row, alias)
+
+    return retry_transient("result", read, using=alias)
 
 
 def known(*, limit: int = 20, ended: bool = True, using: str | None = None) -> list[Group]:
@@ -55,8 +58,7 @@ def known(*, limit: int = 20, ended: bool = True, using: str | None = None) -> l
     check_int(limit, "limit", 1, 10_000)
     rows = JobGroup.objects.using(alias).order_by("-pk")
     rows = rows if ended else rows.filter(state__in=(State.OPEN, State.SEALED))
-    with explain_missing_table(alias):
-        return [read_group(row, alias) for row in rows[:limit]]
+    return retry_transient("result", lambda: [read_group(row, alias) for row in rows[:limit]], using=alias)
 
 
 def seal(group_id: int | str, *, using: str | None = None) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import Error, connections
@@ -160,7 +161,14 @@ def id_of(result_id: object) -> int:
 
 
 def load_result(job_id: int, *, alias: str, using: str) -> JobTaskResult:
-    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown ids."""
+    """The TaskResult of a task's job. Raises TaskResultDoesNotExist for unknown ids.
+
+    Read again after a lost connection, as that of a process that was idle for longer than the server allows.
+    """
+    return retry_transient("result", partial(_load_once, job_id, alias, using), using=using)
+
+
+def _load_once(job_id: int, alias: str, using: str) -> JobTaskResult:
     job = Job.objects.using(using).filter(pk=job_id).first()
     if job is None:
         raise TaskResultDoesNotExist(

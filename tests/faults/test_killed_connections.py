@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
+from django.db import Error, connection, transaction
 
-from jobqueue import enqueue, transitions
+from jobqueue import enqueue, flow, group, groups, transitions
 from jobqueue.db import retry
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import OutcomeUnknown
@@ -13,8 +13,8 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim, fail, reap
 from tests.app import tasks
 from tests.factories import claim_one, expire, make_in_state, make_job, set_columns, state
-from tests.faults.conftest import killed_at
-from tests.marks import committed
+from tests.faults.conftest import kill, killed_at, session_id
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = [
@@ -129,17 +129,67 @@ def test_a_claim_over_two_levels_returns_all_it_leased_wherever_its_session_is_k
 
 
 def test_an_enqueue_on_a_session_that_was_killed_while_idle_just_works():
-    from tests.faults.conftest import kill, session_id
-
     kill(session_id())
     job_id = enqueue("q", 1)
     assert state(job_id) == "READY"
     assert Job.objects.count() == 1
 
 
-def test_so_does_one_that_reads_the_time_for_its_expiry_before():
-    from tests.faults.conftest import kill, session_id
+def ended_job():
+    result = tasks.add.enqueue(1, 2)
+    (lease,) = claim("default", worker="w")
+    fail(lease, error="boom", retry=False)
+    return result
 
+
+def a_group():
+    with group("all") as members:
+        members.add(tasks.add, 1, 2)
+    return members.id
+
+
+#: what it needs, and the read
+READS = {
+    "get_result": (ended_job, lambda result: tasks.add.get_result(result.id).status),
+    "refresh": (ended_job, lambda result: result.refresh()),
+    "wait": (ended_job, lambda result: result.wait(timeout_seconds=5).status),
+    "groups.get": (a_group, lambda number: groups.get(number).total),
+    "groups.known": (a_group, lambda number: [one.total for one in groups.known()]),
+    "flow.paused": (lambda: flow.pause("q", reason="r"), lambda _: [one.queue for one in flow.paused()]),
+}
+
+
+@finding("R-F7")
+@pytest.mark.parametrize("name", READS)
+def test_a_read_on_a_session_that_was_ended_while_idle_or_in_between_just_works(name):
+    prepare, read = READS[name]
+    subject = prepare()
+    wanted, number = read(subject), 1
+    kill(session_id())
+    assert read(subject) == wanted
+    while True:
+        with killed_at(number) as seen:
+            assert read(subject) == wanted
+        if not seen["killed"]:
+            break
+        number += 1
+    assert number > 1
+
+
+def test_a_read_in_a_transaction_whose_session_was_ended_is_for_the_caller_to_repeat():
+    result = ended_job()
+
+    def read():
+        with transaction.atomic():
+            kill(session_id())
+            tasks.add.get_result(result.id)
+
+    with pytest.raises(Error):
+        read()
+    assert tasks.add.get_result(result.id).status == "FAILED"
+
+
+def test_so_does_one_that_reads_the_time_for_its_expiry_before():
     kill(session_id())
     result = tasks.add.using(expires=60).enqueue(1, 2)
     assert state(int(result.id)) == "READY"
