@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
+from logging import DEBUG
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -14,7 +15,7 @@ from django.core import checks
 from django.core.checks.registry import registry as registered
 from django.core.exceptions import SynchronousOnlyOperation
 
-from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, signals, task_backends
+from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, only_logs, signals, task_backends
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.callers_transaction import after_commit
@@ -200,8 +201,9 @@ class JobQueueBackend(BaseTaskBackend):
         return result
 
     def _announce(self, result: TaskResult[JSON]) -> None:
-        # The log receiver of Django is one of those that must not be told of a job that is rolled back.
-        after_commit(partial(signals.task_enqueued.send, type(self), task_result=result), self.database)
+        # So that a transaction with many enqueues keeps nothing for its commit, if nobody listens.
+        if not only_logs(signals.task_enqueued, signals.log_task_enqueued) or signals.logger.isEnabledFor(DEBUG):
+            after_commit(partial(signals.task_enqueued.send, type(self), task_result=result), self.database)
 
     def _add_many(
         self,

@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
+from django.dispatch import Signal
+
 from jobqueue.exceptions import WrongSettings
 
 if TYPE_CHECKING or find_spec("django.tasks") is None:
@@ -56,6 +58,13 @@ InvalidTask: type[Exception] = _exceptions.get("InvalidTask") or _exceptions["In
 InvalidTaskBackend: type[Exception] = _exceptions.get("InvalidTaskBackend") or _exceptions["InvalidTaskBackendError"]
 task_backends = tasks.task_backends
 
+
+def only_logs(signal: Signal, log: object) -> bool:
+    """Whether Django's own receiver, the function `log`, which logs a line, is alone with one of its signals."""
+    receivers = signal.receivers
+    return len(receivers) == 1 and receivers[0][0][0] == id(log)
+
+
 __all__ = [
     "TASK_REFRESH_ATTRS",
     "AnyTask",
@@ -69,6 +78,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultMismatch",
     "TaskResultStatus",
+    "only_logs",
     "signals",
     "task_backends",
 ]

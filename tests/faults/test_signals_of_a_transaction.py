@@ -155,6 +155,8 @@ def test_enqueue_without_receivers_leaves_nothing_for_the_commit():
     with transaction.atomic():
         before = len(transaction.get_connection().run_on_commit)
         enqueue("q", 1)
+        kit.sells.enqueue("a")
+        kit.sells.enqueue_many([["b"]])
         assert len(transaction.get_connection().run_on_commit) == before
 
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
-from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, signals
+from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, only_logs, signals
 from jobqueue.exceptions import Snooze, SoftTimeout
 from jobqueue.failures import describe, dotted_path, project_trace, summary
 from jobqueue.log_format import WithoutLogger, one_line
@@ -174,10 +174,9 @@ def _finished(result: JobTaskResult, outcome: Outcome, status: TaskResultStatus)
 
 def _listened(signal: Signal, log: object, level: int) -> bool:
     """Whether a signal has an effect: Django's own receiver only logs a line, which may be disabled."""
-    receivers = signal.receivers
-    if len(receivers) == 1 and receivers[0][0][0] == id(log):
+    if only_logs(signal, log):
         return bool(signals.logger.isEnabledFor(level)) and _written(level)
-    return bool(receivers)
+    return bool(signal.receivers)
 
 
 def _written(level: int) -> bool:
