@@ -34,15 +34,8 @@ def preflight(options: Options) -> int:
     that no worker can use.
     """
     connection = connections[options.database]
-    if not connection.settings_dict["AUTOCOMMIT"]:
-        logger.error("DATABASES[%r] has AUTOCOMMIT False: nothing a worker writes would be kept.", options.database)
-        return MISCONFIGURED
-    if is_in_memory(options.database):
-        logger.error(
-            "DATABASES[%r] is SQLite in memory: each process has a database of its own, so a worker finds neither "
-            "tables nor jobs. Give it a file as NAME: docs/howto/sqlite.md",
-            options.database,
-        )
+    if why := _unusable(options.database):
+        logger.error("DATABASES[%r] %s", options.database, why)
         return MISCONFIGURED
     try:
         found = retry_transient("check", lambda: vendor(options.database), using=options.database)
@@ -74,6 +67,18 @@ def preflight(options: Options) -> int:
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
         retry_transient("check", lambda: unserved.warn(options), using=options.database)
     return 0
+
+
+def _unusable(using: str) -> str:
+    """Why no worker can use a database, whatever its server says."""
+    if not connections[using].settings_dict["AUTOCOMMIT"]:
+        return "has AUTOCOMMIT False: nothing a worker writes would be kept."
+    if is_in_memory(using):
+        return (
+            "is SQLite in memory: each process has a database of its own, so a worker finds neither tables nor jobs. "
+            "Give it a file as NAME: docs/howto/sqlite.md"
+        )
+    return ""
 
 
 def _wrong(using: str) -> list[tuple[str, str]]:

@@ -6,6 +6,22 @@ from tests.proofs.history.catalogue.mutant import mutant
 
 PROJECTS = [
     mutant(
+        "a worker on a database in memory asks for a migration",
+        "worker/monitor/preflight.py",
+        "_unusable",
+        "if is_in_memory(using):",
+        "if False:",
+        "tests/packaging/test_bare_project.py",
+    ),
+    mutant(
+        "a setting with a misspelt name is not told",
+        "checks.py",
+        "_misspelt",
+        "cutoff=0.8",
+        "cutoff=1.0",
+        "tests/public/test_checks.py",
+    ),
+    mutant(
         "Django's check imports the admin's models in a project without the admin",
         "templatetags/jobqueue_admin.py",
         "register",
@@ -198,6 +214,15 @@ CONNECTIONS = [
         "if error is not None:",
         "if error is None:",
         "tests/worker/test_refused_jobs.py",
+        database="mysql",
+    ),
+    mutant(
+        "the result of a job is not read again on a new connection",
+        "tasks/results.py",
+        "load_result",
+        'return retry_transient("result", partial(_load_once, job_id, alias, using), using=using)',
+        "return _load_once(job_id, alias, using)",
+        "tests/faults/test_killed_connections.py",
         database="mysql",
     ),
 ]

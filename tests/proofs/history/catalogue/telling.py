@@ -396,6 +396,30 @@ MASKING = [
         "if False else",
         "tests/masking/test_text.py",
     ),
+    mutant(
+        "the lines of code in a span show their passwords",
+        "otel/guarded.py",
+        "tell",
+        'mask_text("".join(frames))',
+        '"".join(frames)',
+        "tests/otel/test_spans.py",
+    ),
+    mutant(
+        "mails and webhooks of alarms show the secret in a name",
+        "alarms/recipients.py",
+        "facts",
+        "mask_text(alarm.queue)",
+        "alarm.queue",
+        "tests/alarms/test_delivery.py",
+    ),
+    mutant(
+        "the log of a relay shows the secrets in errors of deliveries",
+        "outbox/delivery_log.py",
+        "_told",
+        "return mask_text(error if isinstance(error, str) else summary(error))",
+        "return error if isinstance(error, str) else summary(error)",
+        "tests/outbox/test_observed.py",
+    ),
 ]
 
 MUTANTS = [*STATS, *EXPLAIN, *ALARMS, *MASKING]
