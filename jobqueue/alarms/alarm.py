@@ -43,6 +43,7 @@ class Alarm:
     since: datetime
     incident: int  # the number of the incident among those of this queue and name
     ended_at: datetime | None = None  # None: it fires
+    about: tuple[str, ...] = ()  # some of the workers, with their hosts, or of the schedules that it counts
 
     @property
     def text(self) -> str:
@@ -51,7 +52,13 @@ class Alarm:
         state = "is over" if self.ended_at else "fires"
         figures = f"value {self.value:g}, threshold {self.threshold:g}"
         since = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
-        return f"alarm {state}: {subject}, {figures}, {since}; see {RUNBOOKS[self.name]}"
+        names = f" ({self.names})" if self.about else ""
+        return f"alarm {state}: {subject}{names}, {figures}, {since}; see {RUNBOOKS[self.name]}"
+
+    @property
+    def names(self) -> str:
+        """What it is about, as text."""
+        return ", ".join(self.about) + (", ..." if len(self.about) < self.value and self.about else "")
 
 
 def firing(*, using: str | None = None) -> list[Alarm]:
@@ -70,4 +77,10 @@ def alarm_of(row: JobAlarm) -> Alarm:
     """The incident of a row that has had one."""
     assert row.since is not None
     ended_at = None if row.firing else row.ended_at
-    return Alarm(row.queue, row.name, row.value, row.threshold, row.since, row.incident, ended_at)
+    about = names_in(row.about)
+    return Alarm(row.queue, row.name, row.value, row.threshold, row.since, row.incident, ended_at, about)
+
+
+def names_in(raw: object) -> tuple[str, ...]:
+    """The names that a column or a notice has; () if another release wrote it otherwise."""
+    return tuple(one for one in raw if isinstance(one, str)) if isinstance(raw, list) else ()

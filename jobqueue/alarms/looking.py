@@ -150,6 +150,9 @@ def _judge(row: JobAlarm, reading: Reading, now: datetime, watched: bool) -> Non
     """Set value, threshold, and how the alarm stands."""
     in_a_row = row.looked_at is not None and now - row.looked_at <= timedelta(seconds=IN_A_ROW_SECONDS)
     row.threshold = reading.threshold
+    if reading.about and is_reached(reading.name, reading.value, reading.threshold):
+        # An alarm that is over still tells whom it was about.
+        row.about = list(reading.about)
     row.value = _rising_seconds(row, reading.value, now, in_a_row) if reading.name == RISING else reading.value
     if not watched:
         row.firing, row.looks, row.last_age, row.rising_since = False, 0, None, None

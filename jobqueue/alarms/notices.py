@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from jobqueue.alarms.alarm import Alarm
+from jobqueue.alarms.alarm import Alarm, names_in
 from jobqueue.backoff import Backoff
 
 #: notices of one row; the oldest are dropped
@@ -54,7 +54,8 @@ def decode(raw: object, queue: str, name: str) -> list[Notice]:
 
 def _decoded(raw: dict[str, Any], queue: str, name: str) -> Notice:
     ended_at = _instant(raw["ended_at"]) if raw["ended_at"] else None
-    alarm = Alarm(queue, name, raw["value"], raw["threshold"], _instant(raw["since"]), raw["incident"], ended_at)
+    since, about = _instant(raw["since"]), names_in(raw.get("about"))
+    alarm = Alarm(queue, name, raw["value"], raw["threshold"], since, raw["incident"], ended_at, about)
     pending = {
         key: Pending(_instant(each["again_at"]), each["tries"], each["error"]) for key, each in raw["pending"].items()
     }
@@ -70,6 +71,7 @@ def encode(notices: Iterable[Notice]) -> list[dict[str, Any]]:
             "ended_at": notice.alarm.ended_at.isoformat() if notice.alarm.ended_at else None,
             "value": notice.alarm.value,
             "threshold": notice.alarm.threshold,
+            "about": list(notice.alarm.about),
             "at": notice.at.isoformat(),
             "pending": {
                 key: {"again_at": each.again_at.isoformat(), "tries": each.tries, "error": each.error}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from django.db.models import F, Q
@@ -33,6 +33,8 @@ REFUSED_SECONDS = 300.0
 SILENT_MAX = TROUBLED_MAX = 1000
 #: schedules that are late are counted up to this
 LATE_MAX = 10_000
+#: workers or schedules that an alarm names
+ABOUT_MAX = 10
 
 
 class Reading(NamedTuple):
@@ -42,6 +44,7 @@ class Reading(NamedTuple):
     name: str
     value: float
     threshold: float
+    about: tuple[str, ...] = ()  # the workers or schedules that it counts, ABOUT_MAX of them
 
 
 def read(settings: Settings, known: Collection[str], *, using: str) -> list[Reading]:
@@ -82,17 +85,31 @@ def _has_jobs(stats: QueueStats) -> bool:
 def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
     thresholds, seconds = settings.alarms.workers, settings.worker_silent_seconds
     if SILENT in thresholds:
-        yield Reading("", SILENT, float(_silent_workers(seconds, using)), thresholds[SILENT])
+        yield _counted(SILENT, _silent_workers(seconds, using), thresholds[SILENT])
     if STALLED in thresholds or EXHAUSTED in thresholds:
-        rows = alive(seconds, using=using).filter(troubles__isnull=False).values_list("troubles", flat=True)
-        found = [{*troubles} if isinstance(troubles, dict) else set() for troubles in rows[:TROUBLED_MAX]]
-        for name, of_it in ((STALLED, {"stalled"}), (EXHAUSTED, {*RESOURCES})):
-            if name in thresholds:
-                yield Reading("", name, float(sum(bool(one & of_it) for one in found)), thresholds[name])
+        rows = alive(seconds, using=using).filter(troubles__isnull=False).order_by("name")
+        found = [
+            (_worker(name, host), {*troubles} if isinstance(troubles, dict) else set())
+            for name, host, troubles in rows.values_list("name", "host", "troubles")[:TROUBLED_MAX]
+        ]
+        for alarm, of_it in ((STALLED, {"stalled"}), (EXHAUSTED, {*RESOURCES})):
+            if alarm in thresholds:
+                yield _counted(alarm, [worker for worker, troubles in found if troubles & of_it], thresholds[alarm])
     if REFUSED in thresholds:
         yield Reading("", REFUSED, float(_refused_connections(using)), thresholds[REFUSED])
     if LATE in thresholds:
-        yield Reading("", LATE, float(len(late(using).values_list("pk", flat=True)[:LATE_MAX])), thresholds[LATE])
+        # The latest first.
+        names = late(using).order_by("next_at", "name").values_list("name", flat=True)
+        yield _counted(LATE, list(names[:LATE_MAX]), thresholds[LATE])
+
+
+def _counted(alarm: str, names: Sequence[str], threshold: float) -> Reading:
+    return Reading("", alarm, float(len(names)), threshold, tuple(names[:ABOUT_MAX]))
+
+
+def _worker(name: str, host: str) -> str:
+    """A worker with its host; the names that workers choose themselves begin with it."""
+    return name if host in name else f"{name} on {host}"
 
 
 def _refused_connections(using: str) -> int:
@@ -101,11 +118,11 @@ def _refused_connections(using: str) -> int:
     return sum(one.redone + one.given_up for one in found if one.error == ErrorKind.NO_CONNECTION)
 
 
-def _silent_workers(silent_seconds: float, using: str) -> int:
+def _silent_workers(silent_seconds: float, using: str) -> list[str]:
     """Workers without a heartbeat: those that nobody has marked yet, and those marked in the last SILENT_SECONDS."""
     workers = Worker.objects.using(using).order_by()
     own = UtcNowPlus(Coalesce(F("heartbeat_seconds"), 0.0) * -float(HEARTBEATS_MISSED))
     unmarked = workers.filter(Q(heartbeat_at__lt=own), stopped_at__isnull=True)
     unmarked = unmarked.filter(heartbeat_at__lt=UtcNowPlus(-silent_seconds))
     marked = workers.filter(stopped_at__gte=UtcNowPlus(-SILENT_SECONDS), stop_reason=SILENT_REASON)
-    return sum(len(rows.values_list("pk", flat=True)[:SILENT_MAX]) for rows in (unmarked, marked))
+    return [_worker(*row) for rows in (unmarked, marked) for row in rows.values_list("name", "host")[:SILENT_MAX]]

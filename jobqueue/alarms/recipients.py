@@ -71,6 +71,7 @@ def facts(alarm: Alarm) -> dict[str, Any]:
         "name": alarm.name,
         "value": alarm.value,
         "threshold": alarm.threshold,
+        "about": list(alarm.about),
         "since": alarm.since.isoformat(),
         "ended_at": alarm.ended_at.isoformat() if alarm.ended_at else None,
         "incident": alarm.incident,
@@ -103,7 +104,8 @@ def _hook_problem(path: str) -> str:
 def _mail(recipient: Recipient, alarm: Alarm) -> None:
     state = "over" if alarm.ended_at else "fires"
     subject = f"alarm {state}: {mask_text(alarm.queue) or 'workers'} {alarm.name}"
-    lines = [f"{name}: {value}" for name, value in facts(alarm).items() if value not in (None, "")]
+    shown = facts(alarm) | {"about": mask_text(alarm.names)}
+    lines = [f"{name}: {value}" for name, value in shown.items() if value not in (None, "")]
     body = "\n".join(lines) + "\n"
     if recipient.kind == "mail":
         mail_admins(subject, body)

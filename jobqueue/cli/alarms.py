@@ -20,7 +20,7 @@ from jobqueue.durations import format_seconds
 
 #: exit status while an alarm fires, or nobody would notice it
 FIRING = 1
-_HEAD = ("queue", "alarm", "value", "threshold", "since", "runbook")
+_HEAD = ("queue", "alarm", "value", "threshold", "since", "about", "runbook")
 
 
 def declare(parser: ArgumentParser) -> None:
@@ -63,4 +63,4 @@ def _write(out: OutputWrapper, found: list[Alarm], age: float | None) -> None:
 def _row(alarm: Alarm) -> tuple[str, ...]:
     since = f"{alarm.since:%Y-%m-%d %H:%M:%S}"
     figures = f"{alarm.value:,g}", f"{alarm.threshold:,g}"
-    return (alarm.queue or "(workers)", alarm.name, *figures, since, RUNBOOKS[alarm.name])
+    return (alarm.queue or "(workers)", alarm.name, *figures, since, alarm.names or "-", RUNBOOKS[alarm.name])

@@ -31,13 +31,14 @@ def firing_alarms(using: str) -> Iterator[Finding]:
             Level.WARNING,
             "alarm_fires",
             f"An alarm has fired since {alarm.since:%Y-%m-%d %H:%M:%S} UTC: {about} is {alarm.value:g}, and its "
-            f"threshold is {alarm.threshold:g}.",
+            f"threshold is {alarm.threshold:g}{f' ({alarm.names})' if alarm.about else ''}.",
             f"See {RUNBOOKS[alarm.name]}.",
             {
                 "queue": alarm.queue,
                 "name": alarm.name,
                 "value": alarm.value,
                 "threshold": alarm.threshold,
+                "about": list(alarm.about),
                 "since": alarm.since.isoformat(),
                 "incident": alarm.incident,
             },

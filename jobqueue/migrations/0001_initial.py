@@ -327,6 +327,7 @@ class Migration(migrations.Migration):
                 ('looks', models.IntegerField(default=0, verbose_name='looks in a row')),
                 ('value', models.FloatField(default=0.0, verbose_name='value')),
                 ('threshold', models.FloatField(default=0.0, verbose_name='threshold')),
+                ('about', models.JSONField(default=list, verbose_name='about')),
                 ('incident', models.BigIntegerField(default=0, verbose_name='incident')),
                 ('since', fields.UtcDateTimeField(null=True, verbose_name='since')),
                 ('ended_at', fields.UtcDateTimeField(null=True, verbose_name='ended at')),

@@ -20,6 +20,8 @@ class JobAlarm(models.Model):
     looks = models.IntegerField(_("looks in a row"), default=0)
     value = models.FloatField(_("value"), default=0.0)
     threshold = models.FloatField(_("threshold"), default=0.0)
+    # The names of the workers or schedules that the figure counted when it was last at its threshold: some of them.
+    about = models.JSONField(_("about"), default=list)
     # Of the incident that fires, or of the last one.
     incident = models.BigIntegerField(_("incident"), default=0)
     since = UtcDateTimeField(_("since"), null=True)

@@ -6,15 +6,18 @@ import pytest
 
 from jobqueue import alarms
 from jobqueue.alarms import looking, reading
+from jobqueue.alarms.alarm import alarm_of
 from jobqueue.alarms.looking import Looked, end_unwatched, last_look_seconds, look
 from jobqueue.alarms.reading import SILENT_SECONDS
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.maintenance import cleaner, worker_rows
-from jobqueue.models import Job, JobAlarm, QueueStat, Worker
+from jobqueue.models import Job, JobAlarm, QueueStat, Schedule, Worker
 from jobqueue.signals import alarm_changed
 from tests.alarms.helpers import look_again
 from tests.factories import make_jobs, now
+from tests.marks import finding
+from tests.schedules.helpers import begin
 
 pytestmark = pytest.mark.django_db
 
@@ -172,6 +175,47 @@ def test_silent_workers_are_counted_until_they_are_long_gone(settings):
     Worker.objects.filter(name="silent").update(stopped_at=UtcNowPlus(-SILENT_SECONDS - 1))
     look_again()
     assert look_again() == Looked(ended=1)
+
+
+@finding("O-M16")
+class TestWhomAnAlarmIsAbout:
+    @pytest.fixture(autouse=True)
+    def watched(self, settings):
+        thresholds = {"silent": 1, "stalled": 1, "exhausted": 1, "late_schedules": 1}
+        settings.JOBQUEUE = {"ALARMS": {"WORKERS": thresholds}, "WORKER_SILENT_SECONDS": 30}
+        about = {"supervisor_pid": 1, "boot_id": "b", "queues": "*", "concurrency": 1, "using": "default"}
+        for name in ("web-7:1:child-1", "batch"):
+            worker_rows.register(name, **about)
+        Worker.objects.update(host="web-7")
+
+    def about(self):
+        look_again()
+        look_again()
+        return {alarm.name: alarm.about for alarm in alarms.firing()}
+
+    def test_a_silent_worker_is_named_with_its_host_also_when_it_is_marked_and_when_the_alarm_is_over(self):
+        Worker.objects.update(heartbeat_at=UtcNowPlus(-60))
+        assert sorted(self.about()["silent"]) == ["batch on web-7", "web-7:1:child-1"]
+        worker_rows.retire_silent(30, using="default")
+        assert sorted(self.about()["silent"]) == ["batch on web-7", "web-7:1:child-1"]
+        Worker.objects.all().delete()
+        assert self.about() == {}
+        assert "batch on web-7" in alarm_of(JobAlarm.objects.get(name="silent")).text
+
+    def test_workers_with_troubles_are_named(self):
+        Worker.objects.filter(name="batch").update(troubles={"stalled": {"queue": "q"}, "memory": {"free": 1}})
+        assert self.about() == {"stalled": ("batch on web-7",), "exhausted": ("batch on web-7",)}
+
+    def test_schedules_are_named(self):
+        begin(every=60)
+        Schedule.objects.update(next_at=UtcNowPlus(-3600), look_at=UtcNowPlus(-3600))
+        assert self.about() == {"late_schedules": ("tick",)}
+
+    def test_what_another_release_has_written_breaks_nothing(self):
+        Worker.objects.update(heartbeat_at=UtcNowPlus(-60))
+        self.about()
+        JobAlarm.objects.filter(name="silent").update(about={"a": 1})
+        assert alarms.firing()[0].about == ()
 
 
 def test_an_alarm_without_a_threshold_ends_after_ten_minutes(settings):

@@ -23,7 +23,9 @@ def later(seconds):
 
 
 def test_notices_are_read_as_they_were_written(pending):
-    assert decode(encode(pending), "mail", "ready") == pending
+    pending.append(Notice.of(Alarm("", "silent", 1.0, 1.0, AT, 1, about=("vm1:7:child-1",)), AT, ["log"]))
+    assert decode(encode(pending[:2]), "mail", "ready") == pending[:2]
+    assert decode(encode(pending[2:]), "", "silent") == pending[2:]
     assert decode(None, "mail", "ready") == decode(["?"], "mail", "ready") == []
 
 

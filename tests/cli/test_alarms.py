@@ -4,10 +4,12 @@ import pytest
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.doctor import examine
-from jobqueue.models import JobAlarm
+from jobqueue.maintenance import worker_rows
+from jobqueue.models import JobAlarm, Worker
 from tests.alarms.helpers import look_again
 from tests.cli.helpers import printed, read_json
 from tests.factories import make_jobs
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +45,7 @@ def test_json_has_the_attributes_of_firing(fires):
     assert found["last_look_seconds"] < 60
     (one,) = found["alarms"]
     assert (one["queue"], one["name"], one["value"], one["threshold"], one["incident"]) == ("mail", "ready", 5, 3, 1)
-    assert set(one) == {"queue", "name", "value", "threshold", "since", "incident", "text", "runbook"}
+    assert set(one) == {"queue", "name", "value", "threshold", "about", "since", "incident", "text", "runbook"}
 
 
 def test_it_says_if_nobody_looks_any_more(fires):
@@ -62,3 +64,19 @@ def test_nobody_looks_and_nothing_fires_is_no_good_answer(settings):
     assert read_json("alarms", status=1)["alarms"] == []
     (finding,) = [one for one in examine() if one.id == "alarms_stale"]
     assert "Nobody has looked" in finding.text
+
+
+@finding("O-M16")
+def test_a_line_names_the_workers_that_it_is_about(settings):
+    settings.JOBQUEUE = {"ALARMS": {"WORKERS": {"silent": 1}}, "WORKER_SILENT_SECONDS": 30}
+    worker_rows.register(
+        "web-7:4711:child-1", supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default"
+    )
+    Worker.objects.update(heartbeat_at=UtcNowPlus(-60), host="web-7")
+    look_again()
+    look_again()
+    assert "web-7:4711:child-1" in printed("alarms", status=1)
+    (one,) = read_json("alarms", status=1)["alarms"]
+    assert one["about"] == ["web-7:4711:child-1"]
+    assert "workers: silent (web-7:4711:child-1), value 1" in one["text"]
+    assert any("web-7:4711:child-1" in found.text for found in examine() if found.id == "alarm_fires")

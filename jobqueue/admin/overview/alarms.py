@@ -14,13 +14,14 @@ from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.admin.page.formatting import hint, moment, number, plain, short_worker, span
 from jobqueue.admin.page.readonly import capped
 from jobqueue.alarms import Alarm
+from jobqueue.conf.alarms import LATE
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from django_stubs_ext import StrOrPromise
 
-NAME_CHARS, SILENT_SHOWN = 80, 5
+NAME_CHARS, ABOUT_CHARS, SILENT_SHOWN = 80, 300, 5
 _OF_FAILED = ("failed", "dead_per_hour", "error_rate")
 #: the figure of each alarm in words
 WORDS: Mapping[str, StrOrPromise] = {
@@ -52,11 +53,15 @@ def sentence(alarm: Alarm, now: datetime) -> str:
         "since": moment(alarm.since, now),
     }
     text = gettext("%(subject)s: %(name)s %(value)s, limit %(limit)s, since %(since)s") % facts
+    if alarm.about:
+        text += f" ({plain(alarm.names, ABOUT_CHARS)})"
     return link(_about(alarm), text)
 
 
 def _about(alarm: Alarm) -> str:
-    """The address of the workers, or of the jobs of the queue."""
+    """The address of the workers, of the schedules, or of the jobs of the queue."""
+    if alarm.name == LATE:
+        return list_address("schedule")
     if not alarm.queue:
         return list_address("worker")
     state = "failed" if alarm.name in _OF_FAILED else ""
