@@ -25,7 +25,8 @@ from jobqueue.alarms.recipients import alarm_problems
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.opening import pool_problem
-from jobqueue.exceptions import WrongSettings
+from jobqueue.db.time_limit import time_limit
+from jobqueue.exceptions import StatementTimeout, WrongSettings
 from jobqueue.failures.project import all_task_causes, missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
@@ -38,6 +39,8 @@ from jobqueue.tasks.setting import entry_problems, unused_problem
 from jobqueue.wakeup.redis_server import find_server
 
 SKEW_SECONDS = 5.0
+#: how long each statement of the checks that ask the database may take
+READ_SECONDS = 4.0
 #: the largest id that Django's lookups, other languages and PostgreSQL take; MySQL's column holds twice as much
 ID_MAX = 2**63 - 1
 _NEAR = ID_MAX // 10 * 9
@@ -163,8 +166,9 @@ def check_database(
     if alias not in (databases or ()):
         return []
     try:
-        return _messages(server_problems(alias))
-    except Error as error:
+        with time_limit(READ_SECONDS, using=alias):
+            return _messages(server_problems(alias))
+    except (Error, StatementTimeout) as error:
         return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
 
 
@@ -284,8 +288,9 @@ def check_tables(
     if alias not in (databases or ()) or _is_migrating():
         return []
     try:
-        missing = pending_migrations(alias) if _has_table(alias) else [f"the table {Job._meta.db_table}"]
-    except (Error, BadMigrationError, NodeNotFoundError):
+        with time_limit(READ_SECONDS, using=alias):
+            missing = pending_migrations(alias) if _has_table(alias) else [f"the table {Job._meta.db_table}"]
+    except (Error, StatementTimeout, BadMigrationError, NodeNotFoundError):
         # check_database() reports an error as W020, and migrate reports broken migrations.
         return []
     if not missing:

@@ -13,6 +13,7 @@ from jobqueue import signals
 from jobqueue.alarms.delivery import is_anything_due, tell_due
 from jobqueue.alarms.looking import UNWATCHED_SECONDS, end_unwatched, look
 from jobqueue.conf import Settings
+from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy, LockNotAcquired, StatementTimeout
 from jobqueue.locks.lease import uncounted_lock
 from jobqueue.signals import Dispatch
@@ -74,9 +75,10 @@ class AlarmWatch:
     def _work(self, settings: Settings, using: str, looks: bool) -> None:
         signals.dispatch_via(self._dispatch)
         try:
-            if looks:
-                look(settings, using=using)
-            tell_due(settings, using=using, ending=self._ending.is_set)
+            with lock_limit(using=using):
+                if looks:
+                    look(settings, using=using)
+                tell_due(settings, using=using, ending=self._ending.is_set)
         except (Error, DatabaseBusy, StatementTimeout) as error:
             logger.warning("alarms were not looked at: %s; the next look is in %g s", error, INTERVAL_SECONDS)
         except Exception:

@@ -26,7 +26,7 @@ from jobqueue.tasks import registry
 from jobqueue.validation import check_id
 
 #: how long reading may take
-READ_SECONDS = 10.0
+READ_SECONDS = 5.0
 _PAGE = "docs/howto/troubleshooting.md"
 #: first codes of a job that runs
 _RUNS = ("running", "outside_service", "hanging")

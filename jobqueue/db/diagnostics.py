@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_facts import Deadlock, HeldLocks, LockWait, SlowStatement
+from jobqueue.db.lock_facts import Deadlock, HeldLocks, LockWait, RowKeeper, SlowStatement
 from jobqueue.db.lock_facts import marked as _
 from jobqueue.exceptions import NotSupported
 
@@ -39,6 +41,19 @@ class Diagnostics:
     def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
         """Whether a session may have locked rows of `table`: False only if the server says that it has not."""
         return True
+
+    def keepers(
+        self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
+    ) -> list[RowKeeper]:
+        """Who keeps some of these rows locked, in transactions that are older than that; the oldest first.
+
+        `rows`: by table, the first column of its primary key, and values of that. [] where the server does not tell.
+        """
+        return []
+
+    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+        """Who keeps some of these tables locked as a whole, so that nobody else can read them."""
+        return []
 
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """How many deadlocks the server has ended since it began to count."""

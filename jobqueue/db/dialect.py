@@ -258,6 +258,15 @@ class Dialect(Seeks):
         """A block whose SELECTs are stopped after `seconds` each; their error is_stopped(). By default no limit."""
         yield
 
+    @contextmanager
+    def limit_waits(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A block whose statements wait for a lock for `seconds` at most, unless a pooler could change the session."""
+        yield
+
+    def waited_too_long(self, error: BaseException) -> bool:
+        """Whether `error` says that others have kept a lock for too long, or that a statement was stopped."""
+        return self.error_kind(error) in (ErrorKind.LOCK_TIMEOUT, ErrorKind.BUSY) or self.is_stopped(error)
+
     def is_stopped(self, error: BaseException) -> bool:
         """Whether `error` says that a statement was stopped, by a limit of time or by an operator."""
         return self.error_kind(error) is ErrorKind.CANCELED

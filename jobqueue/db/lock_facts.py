@@ -97,6 +97,19 @@ def lock_wait(
 
 
 @dataclass(frozen=True, slots=True)
+class RowKeeper:
+    """Another session that keeps a row or a whole table locked, whether anybody waits for it or not."""
+
+    table: str
+    key: str  # the first column of the row's primary key; "" = the table
+    session: int
+    seconds: float | None  # how old its transaction is
+    statement: str  # without its values: what it runs, or ran last; "" = not reported
+    idles: bool  # it does nothing, and keeps its transaction open
+    surely: bool = True  # False: the row is locked, and the server does not tell by which of several transactions
+
+
+@dataclass(frozen=True, slots=True)
 class SlowStatement:
     """A kind of statement, by the time it spent waiting for locks since the server counts."""
 

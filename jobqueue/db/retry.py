@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,8 @@ T = TypeVar("T")
 logger = logging.getLogger("jobqueue.db")
 
 ATTEMPTS = 6
+#: an attribute of connections within lock_limit(): for how many seconds a transaction that meets locks is tried again
+LOCK_TRIES = "_jobqueue_lock_tries"
 #: errors that are looked at, each of them the cause of the one before
 CAUSES_MAX = 10
 # Through the base class: a subclass may have properties of these names, which raise.
@@ -46,7 +49,8 @@ def retry_transient(verb: Verb, work: Callable[[], T], *, using: str, repeatable
     """The result of `work`, which is one whole transaction and is called again after a transient fault.
 
     Each refusal is counted for `verb`: as redone, or as given up where the error is raised.
-    Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy.
+    Deadlock, lock wait, busy: redone up to 6 times with jittered waits of 5 to 500 ms; then DatabaseBusy. Within
+    lock_limit(), sooner after waits for locks.
     Lost connection: closed and redone once. With repeatable=False it is redone only if the statement surely
     never reached the server; else OutcomeUnknown. Inside a caller's transaction (also with autocommit off) `work`
     runs once and every error is raised: only the owner can redo it (a deadlock rolled all of it back).
@@ -101,6 +105,7 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
     connection = connections[using]
     close_if_ended(connection)
     reconnected = False
+    until = time.monotonic() + getattr(connection, LOCK_TRIES, math.inf)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             open_connection(connection)
@@ -114,8 +119,9 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
             if kind is None:
                 raise
             gone = kind in GONE_KINDS
+            tired = kind in (ErrorKind.LOCK_TIMEOUT, ErrorKind.BUSY) and time.monotonic() >= until
             unsure = gone and not repeatable and (left_off or not reader.never_sent(error))
-            redone = attempt < ATTEMPTS and not unsure and not (gone and reconnected)
+            redone = attempt < ATTEMPTS and not unsure and not tired and not (gone and reconnected)
             count_refusal(verb, kind, error, using=using, attempt=attempt, redone=redone)
             if gone:
                 connection.close()
@@ -126,7 +132,7 @@ def _redone(verb: Verb, work: Callable[[], T], using: str, repeatable: bool) -> 
                 raise
             if not redone:
                 raise DatabaseBusy(
-                    f"the database refused this transaction {ATTEMPTS} times, last with: {error}. "
+                    f"the database refused this transaction {attempt} times, last with: {error}. "
                     "Nothing was written; try again later and look for what holds the locks."
                 ) from error
             time.sleep(_PAUSES.delay_seconds(attempt))

@@ -1,14 +1,18 @@
-"""A limit of time for reads, so that a page or a command on a large table ends instead of hanging."""
+"""Limits of time, so that a page or a command ends instead of hanging: on a large table, or one that is locked."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
-from jobqueue.db import vendor
+from jobqueue.db import vendor, vendor_of
+from jobqueue.db.retry import LOCK_TRIES
 from jobqueue.exceptions import StatementTimeout
 
 
@@ -31,6 +35,10 @@ class TimeLimit:
         )
 
 
+#: how long a page or a command that may write waits for each lock, and for how long it tries a transaction again
+LOCK_SECONDS, TRIES_SECONDS = 1.0, 2.5
+
+
 @contextmanager
 def time_limit(seconds: float, *, using: str) -> Iterator[TimeLimit]:
     """A block whose SELECTs the database stops after `seconds` each; with check() it limits the whole block.
@@ -43,6 +51,40 @@ def time_limit(seconds: float, *, using: str) -> Iterator[TimeLimit]:
         with found.limit_reads(connections[using], seconds):
             yield limit
     except Error as error:
-        if not found.is_stopped(error):
+        if found.is_stopped(error):
+            raise limit.exceeded() from error
+        if not found.waited_too_long(error):
             raise
-        raise limit.exceeded() from error
+        raise StatementTimeout(
+            f"A read waited in vain for a lock: {error}. Nothing was written. Look for what holds it, or try again "
+            "later."
+        ) from error
+
+
+@contextmanager
+def lock_limit(seconds: float = LOCK_SECONDS, *, using: str) -> Iterator[None]:
+    """A block of which no statement, reading or writing, waits for a lock for longer than that, also of a whole table.
+
+    Those of this thread, on the session to `using` that it has and on those that it opens. No statement is stopped that
+    works; a transaction of ours that meets locks is tried again for TRIES_SECONDS. Behind a pooler of PostgreSQL waits
+    have no limit.
+    """
+    own = connections[using]
+    before = getattr(own, LOCK_TRIES, math.inf)
+    with ExitStack() as stack:
+
+        def limit(connection: BaseDatabaseWrapper, **_: object) -> None:
+            # A session without the limit works, and one that is lost already is noticed by the next statement.
+            with suppress(Error):
+                if connection is own:
+                    stack.enter_context(vendor_of(own).limit_waits(own, seconds))
+
+        connection_created.connect(limit)
+        setattr(own, LOCK_TRIES, TRIES_SECONDS)
+        try:
+            if own.connection is not None:
+                limit(own)
+            yield
+        finally:
+            connection_created.disconnect(limit)
+            setattr(own, LOCK_TRIES, before)

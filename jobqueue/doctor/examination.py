@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -96,8 +97,11 @@ CHECKS = [
 _ORDER = list(Level)
 #: checks whose advice is wrong while the database refuses writes: nobody can do it
 _OF_WRITERS = ("workers", "leases", "alarms")
-#: how long each SELECT of a check may take
-READ_SECONDS = 5.0
+#: how long each SELECT of a check may take; and, once one has taken so long, those of the other checks. Something is
+#: locked, perhaps, of which the server does not tell who holds it.
+READ_SECONDS, HASTE_SECONDS = 4.0, 0.5
+#: so long after the first one, no check of the database begins any more
+LIMIT_SECONDS = 8.0
 
 
 def examine(using: str | None = None) -> list[Finding]:
@@ -118,16 +122,23 @@ def in_order(checked: Iterable[Checked]) -> list[Finding]:
 def check_all(using: str, *, beside: bool = True, seconds: float | None = None) -> Iterator[Checked]:
     """Run the checks in their order. Those that need a database or tables that are not there are left out.
 
-    beside=False leaves out those that ask other servers. No SELECT runs for longer than `seconds`; None = no limit.
+    beside=False leaves out those that ask other servers. No SELECT runs for longer than `seconds`; once one has, the
+    others have less time, and those that would begin after LIMIT_SECONDS are left out. None = no limit.
     """
     reach = Check("database", "the database answers", Need.NOTHING, _unreachable)
     lacking = Need.DATABASE if (found := list(_unreachable(using))) else None
     yield Checked(reach, found)
-    refuses = False
+    refuses, spent = False, 0.0
     for check in CHECKS:
-        left_out = check.need is lacking or (lacking is Need.DATABASE and check.need is Need.TABLES)
+        late = seconds is not None and spent >= LIMIT_SECONDS and check.need is not Need.NOTHING
+        left_out = late or check.need is lacking or (lacking is Need.DATABASE and check.need is Need.TABLES)
         left_out = left_out or (check.beside and not beside) or (refuses and check.name in _OF_WRITERS)
+        begun = time.monotonic()
         checked = Checked(check, None if left_out else _run(check, using, seconds))
+        took = 0.0 if check.need is Need.NOTHING else time.monotonic() - begun
+        spent += took
+        if seconds is not None and took >= seconds:
+            seconds = min(seconds, HASTE_SECONDS)
         if any(map(_lacks_jobs, checked.findings or ())):
             lacking = Need.TABLES
         refuses = refuses or any(finding.id == "read_only" for finding in checked.findings or ())

@@ -10,7 +10,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.lock_facts import LockWait
+from jobqueue.db.lock_facts import LockWait, RowKeeper
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.lockstats.report import read_waits
@@ -51,10 +51,48 @@ def is_of_jobs(one: Explanation) -> bool:
 
 
 def locked_tables(using: str) -> list[Explanation]:
-    """row_lock, if a whole table of this package is locked: reading jobs would wait, too."""
-    tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()} | {"table"}
-    found = row_locks(using)
-    return [one for one in found if one.evidence["locked"] in tables]
+    """row_lock, if a whole table of this package is locked: reading jobs would wait, too.
+
+    Also if nobody waits for it yet, where the server tells who has locked it.
+    """
+    tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
+    found = [one for one in row_locks(using) if one.evidence["locked"] in tables | {"table"}]
+    told = {one.evidence["blocking"] for one in found}
+    return found + [_of_table(one) for one in _table_keepers(tables, using) if one.session not in told]
+
+
+def waits_in_words(using: str) -> list[Explanation]:
+    """row_lock as row_locks() and locked_tables() find it, for those who have waited in vain; [] after any error."""
+    try:
+        found = row_locks(using)
+        return found + [one for one in locked_tables(using) if one not in found]
+    except Error:
+        return []
+
+
+def _table_keepers(tables: Collection[str], using: str) -> list[RowKeeper]:
+    connection = connections[using]
+    try:
+        with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
+            return vendor(using).diagnostics.table_keepers(connection, sorted(tables))
+    except (Error, NotSupported):
+        return []
+
+
+def _of_table(one: RowKeeper) -> Explanation:
+    text = gettext(
+        "Connection %(blocking)d has locked a whole table (%(locked)s): whoever reads or writes it has to wait. Its "
+        "statement: %(statement)s"
+    )
+    facts = {"blocking": one.session, "locked": one.table, "statement": one.statement or "-"}
+    evidence: dict[str, JSON] = {
+        "blocking": one.session,
+        "blocking_statement": one.statement,
+        "blocker_idles": one.idles,
+        "blocking_seconds": one.seconds,
+        "locked": one.table,
+    }
+    return Explanation("row_lock", text % facts, evidence, step_to_end(one.session))
 
 
 def forgotten(using: str) -> list[Explanation]:
@@ -76,7 +114,7 @@ def forgotten(using: str) -> list[Explanation]:
             "row_lock",
             text % {"blocking": one.session, "time": span(one.seconds)},
             {"blocking": one.session, "blocker_idles": True, "blocking_seconds": one.seconds, "locked": ""},
-            _step(one.session),
+            step_to_end(one.session),
         )
         for one in found
     ]
@@ -100,7 +138,8 @@ def _is_here(wait: LockWait) -> bool:
     return _table(wait.locked) == Job._meta.db_table or "." not in wait.locked.partition(",")[0]
 
 
-def _step(blocking: int) -> str:
+def step_to_end(blocking: int) -> str:
+    """What to do about a connection that holds a lock."""
     step = gettext("Find out what connection %(blocking)d does, and let it commit, or end it in the server.")
     return step % {"blocking": blocking}
 
@@ -115,7 +154,7 @@ def _explanation(blocking: int, waits: list[LockWait]) -> Explanation:
         "waiting": longest.waiting_statement or "-",
         "statement": longest.blocking_statement or "-",
     }
-    step = _step(blocking)
+    step = step_to_end(blocking)
     if not blocking:
         text = gettext(
             "Sessions wait for a lock on a whole table: %(number)d, for up to %(time)s. The server does not say which "

@@ -1,13 +1,16 @@
 """A read that takes too long is stopped by the database, and the session is as it was."""
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
+from jobqueue.db import vendor
+from jobqueue.db.retry import retry_transient
 from jobqueue.db.sockets import one_value
-from jobqueue.db.time_limit import time_limit
-from jobqueue.exceptions import StatementTimeout
+from jobqueue.db.time_limit import lock_limit, time_limit
+from jobqueue.exceptions import DatabaseBusy, StatementTimeout
+from jobqueue.models import Job
 from tests.factories import make_job
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 SLOW = {
@@ -98,7 +101,75 @@ def test_a_block_of_many_short_reads_ends_too():
 
 @committed
 def test_other_errors_are_as_they_were():
-    from django.db import DatabaseError
-
     with pytest.raises(DatabaseError), time_limit(5, using="default"):
         one_value(connection, "SELECT nothing_of_this_name")
+
+
+LOCKS = {
+    "postgres": "SELECT current_setting('lock_timeout')",
+    "sqlite": "PRAGMA busy_timeout",
+    "mysql": "SELECT CONCAT(@@SESSION.lock_wait_timeout, ' ', @@SESSION.innodb_lock_wait_timeout)",
+}
+LOCKS["mariadb"] = LOCKS["mysql"]
+LIMITED = {"postgres": "1s", "sqlite": 1000, "mysql": "1 1", "mariadb": "1 1"}
+
+
+@pytest.fixture
+def held(db):
+    """A job whose row, or on SQLite whose database, another session keeps locked."""
+    job_id = make_job()
+    holder = connection.copy()
+    try:
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            if VENDOR == "sqlite":
+                cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("UPDATE job_queue SET priority = 7 WHERE id = %s", [job_id])
+        yield job_id
+    finally:
+        holder.rollback()
+        holder.close()
+
+
+@finding("O-H2")
+class TestALimitOfWaits:
+    def write(self, job_id):
+        Job.objects.filter(pk=job_id).update(priority=8)
+
+    @committed
+    def test_ends_a_write_that_waits_for_a_lock_and_the_session_is_as_before(self, held):
+        before = one_value(connection, LOCKS[VENDOR])
+        with pytest.raises(DatabaseError) as caught, lock_limit(using="default"):
+            self.write(held)
+        assert vendor("default").waited_too_long(caught.value)
+        assert one_value(connection, LOCKS[VENDOR]) == before
+
+    @committed
+    def test_ends_the_tries_of_a_transaction_of_ours(self, held):
+        with pytest.raises(DatabaseBusy) as caught, lock_limit(using="default"):
+            retry_transient("edit", lambda: self.write(held), using="default")
+        assert "6 times" not in str(caught.value)
+
+    @committed
+    def test_holds_for_sessions_that_are_opened_in_the_block(self):
+        with lock_limit(using="default"):
+            connection.close()
+            assert one_value(connection, LOCKS[VENDOR]) == LIMITED[VENDOR]
+
+    @committed
+    def test_ends_a_read_with_the_error_of_reads(self, held):
+        if VENDOR == "sqlite":
+            pytest.skip("readers wait for nobody")
+        with pytest.raises(StatementTimeout), lock_limit(using="default"), time_limit(60, using="default"):
+            list(Job.objects.select_for_update().filter(pk=held))
+
+    @committed
+    def test_in_a_transaction_that_fails_the_session_is_as_before(self, held):
+        if VENDOR == "sqlite":
+            pytest.skip("a transaction has the lock of the database from its beginning")
+        before = one_value(connection, LOCKS[VENDOR])
+        with transaction.atomic():
+            with pytest.raises(DatabaseError), lock_limit(using="default"), transaction.atomic():
+                self.write(held)
+            assert one_value(connection, LOCKS[VENDOR]) == before
+        assert one_value(connection, LOCKS[VENDOR]) == before

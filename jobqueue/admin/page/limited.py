@@ -1,65 +1,79 @@
-"""A limit of time for what a page reads: a table that somebody has locked must not take the web workers of a site."""
+"""Limits of time for pages: a table that somebody has locked must not take the web workers of a site."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.db import Error, connections
+from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.connection import ConnectionDoesNotExist
 from django.utils.translation import gettext
 
 from jobqueue.conf import load
-from jobqueue.db.time_limit import time_limit
-from jobqueue.exceptions import StatementTimeout, WrongSettings
-from jobqueue.explain import Explanation
-from jobqueue.explain.row_locks import row_locks
+from jobqueue.db import fault_vendor
+from jobqueue.db.time_limit import lock_limit, time_limit
+from jobqueue.exceptions import DatabaseBusy, StatementTimeout, WrongSettings
+from jobqueue.explain.row_locks import waits_in_words
 
 #: how long each SELECT of a page may take
 PAGE_SECONDS = 5.0
 
 
 def limited(view: Callable[..., HttpResponse], site: AdminSite) -> Callable[..., HttpResponse]:
-    """`view`, which answers 503 with the cause when one of its reads takes too long. What is posted has no limit."""
+    """`view`, which answers 503 with the cause when one of its reads takes too long.
+
+    What is posted takes as long as it works, but waits for no lock for long: then it answers 503, too.
+    """
 
     @wraps(view)
     def serve(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            return view(request, *args, **kwargs)
         try:
             using = load().database
             connections[using]
         except (WrongSettings, ConnectionDoesNotExist):
             # A page says so.
             return view(request, *args, **kwargs)
+        reads = request.method in ("GET", "HEAD")
         try:
-            with time_limit(PAGE_SECONDS, using=using):
+            with time_limit(PAGE_SECONDS, using=using) if reads else _posted(using):
                 response = view(request, *args, **kwargs)
                 # Templates read rows, too.
                 return response.render() if isinstance(response, TemplateResponse) else response
         except StatementTimeout:
-            return _slow(request, site, using)
+            return _slow(request, site, using, reads)
+        except (Error, DatabaseBusy) as error:
+            if reads or not (isinstance(error, DatabaseBusy) or fault_vendor(using).waited_too_long(error)):
+                raise
+            return _slow(request, site, using, reads)
 
     return serve
 
 
-def _slow(request: HttpRequest, site: AdminSite, using: str) -> HttpResponse:
+@contextmanager
+def _posted(using: str) -> Iterator[None]:
+    """In the transaction of a request a savepoint: after an error, the page with the cause must be able to read."""
+    own = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
+    with lock_limit(using=using), own:
+        yield
+
+
+def _slow(request: HttpRequest, site: AdminSite, using: str, reads: bool) -> HttpResponse:
+    if reads:
+        text = gettext("Reading took longer than %(seconds)s s and was stopped. Nothing was changed.")
+    else:
+        text = gettext(
+            "The database kept this request waiting for a lock, so it was stopped. Look at what was changed before you "
+            "repeat it."
+        )
     context = {
         **site.each_context(request),
         "title": gettext("The page took too long"),
-        "text": gettext("Reading took longer than %(seconds)s s and was stopped. Nothing was changed.")
-        % {"seconds": f"{PAGE_SECONDS:g}"},
-        "causes": _causes(using) if request.user.has_perm("jobqueue.view_job") else [],
+        "text": text % {"seconds": f"{PAGE_SECONDS:g}"},
+        "causes": waits_in_words(using) if request.user.has_perm("jobqueue.view_job") else [],
     }
     return TemplateResponse(request, "admin/jobqueue/slow_page.html", context, status=503).render()
-
-
-def _causes(using: str) -> list[Explanation]:
-    try:
-        return row_locks(using)
-    except Error:
-        return []

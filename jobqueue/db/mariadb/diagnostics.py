@@ -6,15 +6,17 @@ MariaDB has no data_locks, and information_schema.INNODB_LOCKS lists only locks 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import Error
+from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, lock_wait
-from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask
+from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, RowKeeper, lock_wait, without_values
+from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask, marks
 from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader, record_of
 from jobqueue.exceptions import NotSupported
 
@@ -35,6 +37,14 @@ ORDER BY 4 DESC LIMIT %s
 _TABLE_WAITS = """
 SELECT id, time_ms / 1000, info FROM information_schema.processlist
 WHERE state LIKE 'Waiting for table %%lock' AND db = DATABASE() ORDER BY 2 DESC LIMIT %s
+"""
+# As db.mysql.set_up finds old transactions.
+_HAVE_LOCKS = """
+SELECT trx_mysql_thread_id,
+  TIMESTAMPDIFF(SECOND, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()) AS age, trx_query
+FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) AND (trx_rows_locked > 0 OR trx_rows_modified > 0)
+HAVING age >= %s ORDER BY age DESC LIMIT 10
 """
 _ISOLATION = (
     "SELECT trx_isolation_level FROM information_schema.innodb_trx "
@@ -70,6 +80,30 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         # The server lists only locks for which others wait.
         return True
 
+    def keepers(
+        self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
+    ) -> list[RowKeeper]:
+        """A look shows whether a row is locked; each old transaction with locks may be the one.
+
+        In a caller's transaction nothing is found: the lock of the look would stay.
+        """
+        old = ask(connection, _HAVE_LOCKS, [seconds], NO_PROCESS_RIGHT)
+        if not old or in_callers_transaction(connection):
+            return []
+        return [
+            RowKeeper(
+                table, key, int(session), float(age), without_values(statement, MYSQL_QUOTES), not statement,
+                surely=len(old) == 1,
+            )
+            for table, (column, values) in rows.items()
+            for key in _locked_keys(connection, table, column, values)
+            for session, age, statement in old
+        ]  # fmt: skip
+
+    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+        # Without the plugin metadata_lock_info nobody knows.
+        return []
+
     def waits(self, connection: BaseDatabaseWrapper, limit: int = 20) -> list[LockWait]:
         """information_schema.INNODB_LOCK_WAITS.
 
@@ -81,6 +115,20 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         tables = ask(connection, f"SET STATEMENT max_statement_time=2 FOR {_TABLE_WAITS}", [limit], NO_PROCESS_RIGHT)
         rows += [_table_wait(int(session), *facts) for session, *facts in tables]
         return sorted(rows, key=lambda wait: -wait.seconds)[:limit]
+
+
+def _locked_keys(connection: BaseDatabaseWrapper, table: str, column: str, values: Sequence[int | str]) -> list[str]:
+    """Those of which others keep a row locked. The look needs no right to write, and its locks end with it."""
+    quote = connection.ops.quote_name
+    rows = (
+        f"SELECT {quote(column)} FROM {quote(table)} FORCE INDEX (PRIMARY) WHERE {quote(column)} IN ({marks(values)})"
+    )
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        cursor.execute(rows, list(values))
+        there = Counter(str(key) for (key,) in cursor.fetchall())
+        cursor.execute(f"{rows} LOCK IN SHARE MODE SKIP LOCKED", list(values))
+        free = Counter(str(key) for (key,) in cursor.fetchall())
+    return sorted(there - free)
 
 
 def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) -> LockWait:

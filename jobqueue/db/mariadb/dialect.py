@@ -15,7 +15,7 @@ from jobqueue.db.mariadb.diagnostics import MariaDBDiagnostics
 from jobqueue.db.mariadb.locks import MariaDBLocks
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.mysql.read_limit import limit_by_variable
+from jobqueue.db.mysql.read_limit import limit_by_variables
 from jobqueue.db.mysql.set_up import MariaDBSetUp
 
 #: a longer list of values becomes a temporary table and a sort (in_predicate_conversion_threshold, 1000 by default)
@@ -56,5 +56,5 @@ class MariaDB(MySQL):
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         """In seconds; it limits every statement."""
-        with limit_by_variable(connection, "max_statement_time", max(0.001, seconds)):
+        with limit_by_variables(connection, {"max_statement_time": max(0.001, seconds)}):
             yield

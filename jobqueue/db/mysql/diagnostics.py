@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import Error
@@ -15,6 +16,7 @@ from jobqueue.db.lock_facts import (
     HeldLocks,
     LockKind,
     LockWait,
+    RowKeeper,
     SlowStatement,
     lock_wait,
     without_values,
@@ -46,6 +48,8 @@ ORDER BY 4 DESC LIMIT %s
 """
 # Who keeps a table or a name of GET_LOCK from whom: the others let many sessions in.
 _ALONE = "'EXCLUSIVE', 'SHARED_NO_READ_WRITE', 'SHARED_NO_WRITE', 'SHARED_READ_ONLY', 'SHARED'"
+# Of a table: nobody else reads it.
+_KEEP_OUT = "'EXCLUSIVE', 'SHARED_NO_READ_WRITE'"
 _METADATA_WAITS = f"""
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ p.object_type, p.object_schema = DATABASE(), p.object_schema, p.object_name,
   p.lock_type, rt.processlist_id, bt.processlist_id, COALESCE(rs.timer_wait, 0) / 1e12,
@@ -76,6 +80,34 @@ _LOCKS_OF = """
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ 1 FROM performance_schema.threads t
 STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = t.thread_id
 WHERE t.processlist_id = %s AND l.object_name = %s AND l.lock_type = 'RECORD' LIMIT 1
+"""
+# Old transactions come first in the join, and there are few of them: the locks of the others are not read.
+_KEEPERS = """
+SELECT /*+ MAX_EXECUTION_TIME(2000) */ DISTINCT l.object_name, SUBSTRING_INDEX(l.lock_data, ',', 1) AS first_column,
+  t.processlist_id, x.timer_wait / 1e12 AS age, COALESCE(s.digest_text, s.sql_text), t.processlist_command = 'Sleep'
+FROM performance_schema.events_transactions_current x
+STRAIGHT_JOIN performance_schema.threads t ON t.thread_id = x.thread_id
+STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = x.thread_id
+LEFT JOIN performance_schema.events_statements_current s
+  ON s.thread_id = x.thread_id AND s.nesting_event_level = 0
+WHERE x.state = 'ACTIVE' AND x.timer_wait >= %s AND t.processlist_id <> CONNECTION_ID()
+  AND l.object_schema = DATABASE() AND l.index_name = 'PRIMARY' AND l.lock_type = 'RECORD'
+  AND l.lock_status = 'GRANTED' AND (l.lock_mode NOT LIKE '%%GAP%%' OR l.lock_mode LIKE '%%REC_NOT_GAP%%')
+  AND ({wanted})
+ORDER BY age DESC LIMIT 20
+"""
+_TABLE_KEEPERS = f"""
+SELECT /*+ MAX_EXECUTION_TIME(2000) */ DISTINCT g.object_name, t.processlist_id, x.timer_wait / 1e12,
+  COALESCE(s.digest_text, s.sql_text), t.processlist_command = 'Sleep'
+FROM performance_schema.metadata_locks g
+STRAIGHT_JOIN performance_schema.threads t ON t.thread_id = g.owner_thread_id
+LEFT JOIN performance_schema.events_statements_current s
+  ON s.thread_id = g.owner_thread_id AND s.nesting_event_level = 0
+LEFT JOIN performance_schema.events_transactions_current x
+  ON x.thread_id = g.owner_thread_id AND x.state = 'ACTIVE'
+WHERE g.object_type = 'TABLE' AND g.object_schema = DATABASE() AND g.object_name IN ({{tables}})
+  AND g.lock_status = 'GRANTED' AND g.lock_type IN ({_KEEP_OUT}) AND t.processlist_id <> CONNECTION_ID()
+LIMIT 20
 """
 _ISOLATION = (
     "SELECT COALESCE((SELECT isolation_level FROM performance_schema.events_transactions_current "
@@ -140,6 +172,23 @@ class MySQLDiagnostics(Diagnostics):
     def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
         return bool(ask(connection, _LOCKS_OF, [session, table], NO_SCHEMA_RIGHT))
 
+    def keepers(
+        self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
+    ) -> list[RowKeeper]:
+        """From data_locks, which does not list rows that a transaction has inserted while nobody waits for them."""
+        wanted, params = list[str](), list[Any]([seconds * 1e12])
+        for table, (_column, values) in rows.items():
+            wanted.append(f"l.object_name = %s AND SUBSTRING_INDEX(l.lock_data, ',', 1) IN ({marks(values)})")
+            # As the server writes them: strings have quotes.
+            params += [table, *(f"'{value}'" if isinstance(value, str) else str(value) for value in values)]
+        found = ask(connection, _KEEPERS.format(wanted=" OR ".join(wanted)), params, NO_SCHEMA_RIGHT)
+        return [_keeper(*row) for row in found]
+
+    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+        """From metadata_locks."""
+        found = ask(connection, _TABLE_KEEPERS.format(tables=marks(tables)), [*tables], NO_SCHEMA_RIGHT)
+        return [_table_keeper(*row) for row in found]
+
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """InnoDB's counter lock_deadlocks, from the start of the server."""
         sql = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
@@ -175,6 +224,21 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     locked = record_of(table if is_here else f"{schema}.{table}", index, key)
     name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
     return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=MYSQL_QUOTES)
+
+
+def _keeper(table: str, key: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowKeeper:
+    text = without_values(statement, MYSQL_QUOTES)
+    return RowKeeper(table, key.strip("'"), int(session), float(seconds), text, bool(idles))
+
+
+def _table_keeper(table: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowKeeper:
+    text = without_values(statement, MYSQL_QUOTES)
+    return RowKeeper(table, "", int(session), None if seconds is None else float(seconds), text, bool(idles))
+
+
+def marks(values: Sequence[object]) -> str:
+    """A placeholder for each of these."""
+    return ", ".join(["%s"] * len(values))
 
 
 def _metadata_wait(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.read_limit import limit_by_variable
+from jobqueue.db.mysql.read_limit import limit_by_variables
 from jobqueue.db.mysql.server import (
     SESSION_LOST,
     collation,
@@ -192,8 +193,16 @@ class MySQL(Dialect):
 
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
-        """In milliseconds; it limits SELECT only."""
-        with limit_by_variable(connection, "max_execution_time", max(1, round(1000 * seconds))):
+        """In milliseconds, SELECT only; other statements, such as SHOW, wait for the lock of a table for no longer."""
+        milliseconds, waits = max(1, round(1000 * seconds)), max(1, math.ceil(seconds))
+        with limit_by_variables(connection, {"max_execution_time": milliseconds, "lock_wait_timeout": waits}):
+            yield
+
+    @contextmanager
+    def limit_waits(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """In whole seconds: for locks of tables, and of rows."""
+        waits = max(1, math.ceil(seconds))
+        with limit_by_variables(connection, {"lock_wait_timeout": waits, "innodb_lock_wait_timeout": waits}):
             yield
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:

@@ -18,7 +18,14 @@ from jobqueue.db.indexed_table import bind_part
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.locks import PostgreSQLLocks
-from jobqueue.db.postgresql.session import driver_problem, has_no_connection, is_pooled, limited, sqlstate
+from jobqueue.db.postgresql.session import (
+    driver_problem,
+    has_no_connection,
+    is_pooled,
+    limited,
+    limited_waits,
+    sqlstate,
+)
 from jobqueue.db.postgresql.set_up import PostgreSQLSetUp
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.db.sockets import one_value
@@ -229,6 +236,7 @@ class PostgreSQL(Dialect):
 
     is_pooled = staticmethod(is_pooled)
     limit_reads = staticmethod(limited)
+    limit_waits = staticmethod(limited_waits)
 
     def listen(self, connection: BaseDatabaseWrapper, channel: str) -> None:
         with connection.cursor() as cursor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import Problem
@@ -74,4 +74,37 @@ def limited(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         one_value(connection, _SET, [f"{before}ms"])
 
 
+@contextmanager
+def limited_waits(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+    """A block whose statements wait for a lock for `seconds` at most, by lock_timeout of the session.
+
+    No transaction: the block may have several of its own. Behind a pooler there is no limit, because other clients
+    could get the session.
+    """
+    if connection.settings_dict.get("OPTIONS", {}).get("pool") or is_pooled(connection):
+        yield
+        return
+    before = str(one_value(connection, "SELECT current_setting('lock_timeout')"))
+    one_value(connection, _SET_WAITS, [max(1, round(1000 * seconds))] * 2)
+    session = connection.connection
+    try:
+        yield
+    finally:
+        if connection.connection is session:
+            _restore(connection, before)
+
+
+def _restore(connection: BaseDatabaseWrapper, before: str) -> None:
+    try:
+        one_value(connection, "SELECT set_config('lock_timeout', %s, false)", [before])
+    except Error:
+        # Lost, or in a transaction that has failed: its end takes back what was set in it.
+        if not connection.in_atomic_block:
+            connection.close()
+
+
 _SET = "SELECT set_config('statement_timeout', %s, true)"
+_SET_WAITS = (
+    "SELECT set_config('lock_timeout', (CASE WHEN setting::bigint BETWEEN 1 AND %s THEN setting::bigint "
+    "ELSE %s END)::text || 'ms', false) FROM pg_settings WHERE name = 'lock_timeout'"
+)

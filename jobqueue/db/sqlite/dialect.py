@@ -16,7 +16,7 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.dialect import Dialect, ErrorKind, Q
 from jobqueue.db.indexed_table import bind, bind_part
 from jobqueue.db.sqlite.interrupt import interrupted_after
-from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, immediate, is_stale
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate, is_stale
 from jobqueue.db.sqlite.set_up import SQLiteSetUp
 
 
@@ -104,6 +104,12 @@ class SQLite(Dialect):
         """A thread interrupts what runs when the time is over."""
         connection.ensure_connection()
         with interrupted_after(connection.connection, seconds):
+            yield
+
+    @contextmanager
+    def limit_waits(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """By the busy timeout."""
+        with connection.cursor() as cursor, busy_wait(cursor, seconds, at_most=True):
             yield
 
     def is_stopped(self, error: BaseException) -> bool:

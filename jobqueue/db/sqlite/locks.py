@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
-from django.db import OperationalError, transaction
+from django.db import OperationalError, ProgrammingError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot
@@ -49,13 +49,13 @@ class SQLiteLocks(LockDialect):
         with ExitStack() as stack:
             if lock_timeout_seconds is not None:
                 cursor = stack.enter_context(connection.cursor())
-                stack.enter_context(_busy_wait(cursor, lock_timeout_seconds))
+                stack.enter_context(busy_wait(cursor, lock_timeout_seconds))
             stack.enter_context(immediate(connection))
             yield
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
-        with connection.cursor() as cursor, _busy_wait(cursor, lock_seconds, at_most=True):
+        with connection.cursor() as cursor, busy_wait(cursor, lock_seconds, at_most=True):
             with transaction.atomic(using=connection.alias):
                 yield
 
@@ -75,7 +75,7 @@ class SQLiteLocks(LockDialect):
         changes = f"{rows.takes} = {rows.takes} + 1, {rows.taken_at} = {NOW_SQL}"
         sql = f"INSERT INTO {connection.ops.quote_name(rows.table)} ({rows.key}, {rows.takes}, {rows.taken_at}) "
         sql += f"VALUES (%s, 1, {NOW_SQL}) ON CONFLICT ({rows.key}) DO UPDATE SET {changes}"
-        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+        with connection.cursor() as cursor, busy_wait(cursor, timeout_seconds):
             try:
                 cursor.execute(sql, [key])
             except OperationalError as error:
@@ -90,7 +90,7 @@ class SQLiteLocks(LockDialect):
         self, connection: BaseDatabaseWrapper, block: AbstractContextManager[object], timeout_seconds: float
     ) -> bool:
         """There is one write lock, so another session that writes is waited for."""
-        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+        with connection.cursor() as cursor, busy_wait(cursor, timeout_seconds):
             try:
                 block.__enter__()
             except OperationalError as error:
@@ -101,7 +101,7 @@ class SQLiteLocks(LockDialect):
 
     def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """The write lock is taken here only in a caller's deferred transaction."""
-        with connection.cursor() as cursor, _busy_wait(cursor, timeout_seconds):
+        with connection.cursor() as cursor, busy_wait(cursor, timeout_seconds):
             try:
                 cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
             except OperationalError as error:
@@ -127,7 +127,7 @@ def is_stale(error: BaseException) -> bool:
 
 
 @contextmanager
-def _busy_wait(cursor: Any, seconds: float | None, *, at_most: bool = False) -> Iterator[None]:
+def busy_wait(cursor: Any, seconds: float | None, *, at_most: bool = False) -> Iterator[None]:
     """Wait for the write lock for `seconds`, None = as long as the pragma can say; or `at_most` for so long."""
     cursor.execute("PRAGMA busy_timeout")
     (before,) = cursor.fetchone()
@@ -136,4 +136,6 @@ def _busy_wait(cursor: Any, seconds: float | None, *, at_most: bool = False) -> 
     try:
         yield
     finally:
-        cursor.execute(f"PRAGMA busy_timeout = {before}")
+        # Not if the connection was closed meanwhile.
+        with suppress(ProgrammingError):
+            cursor.execute(f"PRAGMA busy_timeout = {before}")

@@ -34,7 +34,9 @@ from jobqueue.cli import (
 )
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.cli.masked_output import MaskedOutput
+from jobqueue.cli.waits import tell_waits
 from jobqueue.db.alias import explain_missing_table
+from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown, StatementTimeout
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
@@ -95,13 +97,15 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         using = database_of({"database": None, **given})
         try:
-            with explain_missing_table(using):
+            with explain_missing_table(using), lock_limit(using=using):
                 status = self._run(using, given)
         except Error as error:
             self.stderr.write(mask_text(unreadable(using, error)))
+            tell_waits(using, self.stderr, error)
             sys.exit(NO_DATABASE)
         except (DatabaseBusy, OutcomeUnknown, StatementTimeout) as error:
             self.stderr.write(mask_text(one_line(str(error))))
+            tell_waits(using, self.stderr, error)
             sys.exit(NO_DATABASE)
         except JobQueueError as error:
             raise CommandError(mask_text(str(error)), returncode=USAGE) from None

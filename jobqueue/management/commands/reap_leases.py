@@ -15,7 +15,9 @@ from django.db import Error, connections
 
 from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
+from jobqueue.cli.waits import tell_waits
 from jobqueue.conf import load
+from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow.unaware import running_workers
 from jobqueue.maintenance import (
@@ -63,7 +65,8 @@ class Command(BaseCommand):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stop.set())
         self._alarms = AlarmWatch()
-        with recorder.recording(using) as stats:
+        # One that others keep locked must not stop what is reaped in the next pass.
+        with lock_limit(using=using), recorder.recording(using) as stats:
             self._repeat(using, given, stop, stats)
         if given["interval"] is None:
             self._alarms.wait(ALARM_SECONDS)
@@ -76,7 +79,8 @@ class Command(BaseCommand):
                 stats.try_flush()
                 self._look(using, given)
             except (Error, DatabaseBusy) as error:
-                self.stderr.write(f"{unreadable(using, error)} Nothing was reaped in this pass.")
+                self.stderr.write(f"{unreadable(using, error)} This pass has ended early.")
+                tell_waits(using, self.stderr, error)
                 connections[using].close()
                 if given["interval"] is None:
                     sys.exit(NO_DATABASE)

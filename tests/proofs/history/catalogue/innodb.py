@@ -157,9 +157,9 @@ MYSQL = [
     mutant(
         "a stricter limit that the session has is lifted",
         "db/mysql/read_limit.py",
-        "limit_by_variable",
-        "min(before, value) if before else value",
-        "value",
+        "limit_by_variables",
+        "min(before[name], limit) if before[name] else limit",
+        "limit",
         "tests/db/test_time_limit.py",
         database="mysql",
     ),
