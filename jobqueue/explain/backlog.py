@@ -126,7 +126,7 @@ class _Look:
             job = self._job(group.first)
             for one in [] if job is None else reasons_of(job, self._read.places[job.queue]):
                 self._add(one, group.queues, group.jobs, capped=group.capped)
-        self._read.delays.tell(self._findings, self._read.jobs, self._seen.now)
+        self._read.delays.tell(self._findings, self._read.jobs, self._seen.now, self._using)
         self._crews.tell(self._findings)
 
     def _rows(self) -> _Read:

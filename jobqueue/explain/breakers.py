@@ -70,10 +70,14 @@ def _not_closed(row: BreakerState, now: datetime) -> Explanation:
 
 def _next_look(row: BreakerState, now: datetime) -> str:
     if row.by_hand and row.until is not None:
-        text = gettext("It was opened by hand and closes in %(time)s. breaker(...).close() closes it now.")
+        text = gettext(
+            "It was opened by hand and closes in %(time)s. To close it now, use its page, or breaker(...).close()."
+        )
         return text % {"time": span(seconds_until(row.until, now))}
     if row.by_hand:
-        return gettext("It was opened by hand and stays open until breaker(...).close().")
+        return gettext(
+            "It was opened by hand and stays open until somebody closes it: on its page, or with breaker(...).close()."
+        )
     ahead = seconds_until(row.probe_at or now, now)
     text = gettext("Check whether the service works. One job may start as a probe in %(time)s; its success closes it.")
     return text % {"time": span(ahead)}

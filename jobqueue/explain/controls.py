@@ -45,7 +45,10 @@ def drain_of(place: Place) -> list[Explanation]:
             "draining",
             text % {"queue": place.queue, "time": _age(row, place), "reason": row.reason or "-"},
             _evidence(row, place),
-            gettext("Nothing is needed for the jobs that are there. resume() accepts new ones again."),
+            gettext(
+                "Nothing is needed for the jobs that are there. To accept new ones again, resume it: on "
+                "the page of the queue, or with resume()."
+            ),
         )
     ]
 
@@ -59,11 +62,19 @@ def _paused(place: Place, task: str) -> Explanation:
         text = gettext("Queue %(queue)s has been paused for %(time)s. Reason: %(reason)s") % facts
     if row.until is not None:
         ends = {"time": span(seconds_until(row.until, place.now))}
-        step = gettext("The pause ends by itself in %(time)s. resume() ends it now.") % ends
+        step = (
+            gettext(
+                "The pause ends by itself in %(time)s. To end it now, resume it: on the page of the "
+                "queue, or with resume()."
+            )
+            % ends
+        )
     elif row.by:
-        step = gettext("Ask %(by)s, who has paused it, or end the pause with resume().") % {"by": row.by}
+        step = gettext(
+            "Ask %(by)s, who has paused it, or end the pause: on the page of the queue, or with resume()."
+        ) % {"by": row.by}
     else:
-        step = gettext("End the pause with resume().")
+        step = gettext("End the pause: on the page of the queue, or with resume().")
     return Explanation("paused", text, _evidence(row, place), step)
 
 
@@ -76,7 +87,10 @@ def _no_room(place: Place, task: str | None) -> Explanation:
         text = gettext("Task %(task)s has a limit of 0 in queue %(queue)s, so none of its jobs starts.") % facts
     evidence: dict[str, JSON] = {"queue": place.queue, "task": task, "mode": "paused", "limit": 0}
     return Explanation(
-        "paused", text, evidence, gettext("Set another limit with set_limit(), or remove it with clear_limit().")
+        "paused",
+        text,
+        evidence,
+        gettext("Set another limit, or remove it: on the page of the queue, or with set_limit() and clear_limit()."),
     )
 
 

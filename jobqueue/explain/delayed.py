@@ -15,6 +15,7 @@ from jobqueue.explain.reading import ReadJob
 from jobqueue.explain.ready_jobs import next_of_level
 from jobqueue.explain.states import is_parked, not_due
 from jobqueue.explain.survey import Delayed, Spot
+from jobqueue.explain.zones import note_zone
 from jobqueue.payload import JSON
 
 #: the jobs of a queue and priority that are due next and are read, and the priorities in all that are looked at.
@@ -43,8 +44,11 @@ class Delays:
         """The ids of the jobs whose rows tell() needs."""
         return [one.first for one in self.parked] + ([self.next.job_id] if self.next else [])
 
-    def tell(self, findings: Findings, jobs: Mapping[int, ReadJob], now: datetime) -> None:
-        """Add unknown_task for each queue and task, and one not_due for all queues in which no job is due."""
+    def tell(self, findings: Findings, jobs: Mapping[int, ReadJob], now: datetime, using: str) -> None:
+        """Add unknown_task for each queue and task, and one not_due for all queues in which no job is due.
+
+        One statement at most.
+        """
         for parked in self.parked:
             job = jobs.get(parked.first)
             for one in [] if job is None else not_due(job):
@@ -52,7 +56,7 @@ class Delays:
                     findings.add(one, [parked.queue], parked.jobs, capped=parked.jobs >= NEXT_MAX)
         job = jobs.get(self.next.job_id) if self.next else None
         if job is not None and self.waiting:
-            one = _nothing_due(job, now)
+            (one,) = note_zone([_nothing_due(job, now)], job, using)
             total = self.waiting.total()
             findings.add(one, [*self.waiting], total, capped=self.capped, rank=Rank.LATER)
 

@@ -9,8 +9,9 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.breakers import breaker_of_job
 from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
 from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.gate_locks import lock_of_job
 from jobqueue.explain.in_short import job_in_short
-from jobqueue.explain.limits import limits_of_job, limits_of_whole_queue
+from jobqueue.explain.limits import is_full, limits_of_job, limits_of_whole_queue
 from jobqueue.explain.monitors import nobody_reaps
 from jobqueue.explain.ordering_keys import ordering_key_of
 from jobqueue.explain.parents import parents_of
@@ -21,6 +22,7 @@ from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.explain.waits import may_wait_for_row, waits_of_workers
+from jobqueue.explain.zones import note_zone
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.validation import check_id
@@ -93,8 +95,11 @@ def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
     found = [*pause_of_task(place, job.task), *ordering_key_of(job, place), *parents_of(job, place.using)]
     if later := not_due(job):
         # What is open or shut now says nothing about that time.
-        return found + later
-    found += [*breaker_of_job(job, place), *limits_of_job(job, place)]
+        return found + note_zone(later, job, place.using)
+    breaker = breaker_of_job(job, place)
+    limits, locks = limits_of_job(job, place), lock_of_job(job, place, breaker)
+    # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
+    found += [*breaker, *limits, *locks] if is_full(limits) else [*locks, *breaker, *limits]
     return found or ([at_a_gate(job)] if job.gate not in (0, HELD_GATE) else [])
 
 

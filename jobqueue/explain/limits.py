@@ -8,6 +8,7 @@ from datetime import datetime
 from django.utils.translation import gettext
 
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
+from jobqueue.explain.gate_locks import lock_of_queue
 from jobqueue.explain.reading import Place, ReadJob
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.limits import limits_of
@@ -47,8 +48,13 @@ def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
 
 
 def limits_of_whole_queue(place: Place) -> list[Explanation]:
-    """slot and rate, if the limits of the queue leave no room. At most two statements."""
+    """slot and rate, if the limits of the queue leave no room, and row_lock, if its gate is locked.
+
+    At most three statements.
+    """
     limits = limits_of_queue(place.queue, place.rules)
+    if limits.none:
+        return []
     found: list[Explanation] = []
     if limits.most:
         jobs = running_ids(place.queue, limits.most, place.using)
@@ -58,7 +64,15 @@ def limits_of_whole_queue(place: Place) -> list[Explanation]:
         subject = whole_queue_subject(place.queue)
         gate = _gates([subject], place.using).get(subject.number)
         found += _rate(place.queue, None, limits.per_second, gate, place.now)
-    return found
+    locks = lock_of_queue(place)
+    return [*found, *locks] if is_full(found) else [*locks, *found]
+
+
+def is_full(found: Sequence[Explanation]) -> bool:
+    """Whether the first of these says that all slots are taken."""
+    evidence = found[0].evidence if found and found[0].code in ("slot", "key") else {}
+    running, limit = evidence.get("running"), evidence.get("limit")
+    return isinstance(running, int) and isinstance(limit, int) and running >= limit
 
 
 def _gates(subjects: Collection[Subject], using: str) -> dict[int, Gate]:
@@ -117,7 +131,10 @@ def _slot_step(free: bool) -> str:
         return gettext(
             "Wait: the first job that waits for the slot is let in at once, and the others as slots are freed."
         )
-    return gettext("The next job starts when one of these ends. If more may run, raise the limit with set_limit().")
+    return gettext(
+        "The next job starts when one of these ends. If more may run, raise the limit: on the "
+        "page of the queue, or with set_limit()."
+    )
 
 
 def _rate(
@@ -151,5 +168,8 @@ def _rate(
         "next_at": iso(next_at),
         "seconds": seconds_until(next_at, now),
     }
-    step = gettext("Wait: those that wait start at this rate. If they may start faster, set another with set_limit().")
+    step = gettext(
+        "Wait: those that wait start at this rate. If they may start faster, raise it: on the "
+        "page of the queue, or with set_limit()."
+    )
     return [Explanation("rate", text % facts, evidence, step)]

@@ -19,6 +19,7 @@ from jobqueue.explain.serving import Serving, no_worker, serving, waits_for_work
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
 from jobqueue.explain.waits import waits_of_workers
+from jobqueue.explain.zones import note_zone
 from jobqueue.gates.whole_queues import running_ids
 from jobqueue.masking import mask_text
 from jobqueue.payload import JSON
@@ -99,7 +100,7 @@ def _nothing_due(job: ReadJob, place: Place, *, cut: bool) -> list[Explanation]:
     evidence: dict[str, JSON] = {"queue": place.queue, "job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
     evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     step = gettext("Wait, or let it run now (jobs retry %(id)d).")
-    return [Explanation("not_due", text % facts, evidence, step % facts)]
+    return note_zone([Explanation("not_due", text % facts, evidence, step % facts)], job, place.using)
 
 
 def _runs(place: Place) -> list[Explanation]:

@@ -5,21 +5,28 @@ from contextlib import contextmanager
 from io import StringIO
 
 import pytest
+from django.apps import apps
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection, transaction
 
 from jobqueue.admin.page import limited
 from jobqueue.doctor import Level, examine
-from jobqueue.explain import explain_backlog, explain_job, explain_queue, row_locks
-from jobqueue.models import Job
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, gate_locks, row_locks
+from jobqueue.flow import set_limit
+from jobqueue.gates.subjects import rate_subject, slot_subject, whole_queue_subject
+from jobqueue.gates.whole_queues import make_room
+from jobqueue.models import BreakerState, Job
 from jobqueue.transitions import claim
 from tests.admin.helpers import root
 from tests.app.models import Ticket
 from tests.blocking import let_lists_expire
 from tests.explain.broken import locked
 from tests.explain.helpers import checked, codes, first, named
-from tests.factories import make_job, make_jobs
-from tests.marks import committed
+from tests.factories import make_job, make_jobs, now
+from tests.gates import jobs
+from tests.gates.helpers import add, taken
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.settings import VENDOR
 
@@ -146,6 +153,88 @@ class TestALockedTable:
         return row_locks.locked_tables("default") != []
 
 
+TABLES = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
+LOCK_ALL = (
+    f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE"
+    if VENDOR == "postgres"
+    else f"LOCK TABLES {', '.join(f'{table} WRITE' for table in TABLES)}"
+)
+
+
+def ends(work):
+    """What work() returns or raises, in a thread of its own: a test must not hang with it."""
+    found = []
+
+    def run():
+        try:
+            found.append(work())
+        except (Exception, SystemExit) as error:
+            found.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_until(lambda: not thread.is_alive(), what="the end")
+    return found[0]
+
+
+@finding("O-H2")
+class TestTablesThatAreAllLocked:
+    """Nobody waits for them yet: there is no worker."""
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "list", "show 1", "explain", "explain 1", "retry 1", "retry --queue q", "redrives", "redrives stop 1",
+            "note 123456789abc --text x", "cancel 1", "discard 1", "release 1",
+            "enqueue tests.app.tasks.add --args [1,2]",
+            "prune", "groups", "groups cancel 1", "keys", "queues", "queues pause q --reason x", "schedules",
+            "schedules run x", "workers", "locks", "stats", "alarms", "unrunnable", "doctor",
+        ],
+    )  # fmt: skip
+    def test_end_each_command_soon(self, words):
+        err = StringIO()
+        with another_session(LOCK_ALL):
+            ended = ends(lambda: call_command("jobs", *words.split(), stdout=StringIO(), stderr=err))
+        assert isinstance(ended, SystemExit | None), ended
+        assert ended is None or ended.code in (1, 3), err.getvalue()
+
+    def test_are_named_by_explain_and_after_a_command_that_waited_in_vain(self):
+        make_job()
+        out, err = StringIO(), StringIO()
+        with another_session(LOCK_ALL) as number:
+            ends(lambda: call_command("jobs", "explain", stdout=out))
+            ends(lambda: call_command("jobs", "cancel", "1", stderr=err))
+        if VENDOR != "mariadb":
+            assert f"Connection {number} has locked a whole table" in out.getvalue()
+            assert f"Connection {number} has locked a whole table" in err.getvalue()
+
+    def test_end_reap_leases_and_check_soon(self):
+        err = StringIO()
+        with another_session(LOCK_ALL):
+            assert ends(lambda: call_command("reap_leases", stderr=err)).code == 3
+            found = ends(lambda: run_checks(databases=["default"]))
+        assert "cannot be read" in err.getvalue()
+        assert isinstance(found, list), found
+
+    @pytest.mark.parametrize(
+        ("path", "values"),
+        [
+            ("job/", {"action": "cancel", "_selected_action": "1", "index": "0"}),
+            ("redrive/new/", {"everything": "on", "canary": "0", "start": "1", "confirm": "yes"}),
+            ("job/1/change/", {"_save": "Save"}),
+        ],
+    )
+    def test_end_what_is_posted_soon(self, path, values):
+        client = root()
+        with another_session(LOCK_ALL) as number:
+            response = ends(lambda: client.post(f"/admin/jobqueue/{path}", values))
+        assert response.status_code == 503, response.status_code
+        assert "waiting for a lock" in response.content.decode()
+        assert VENDOR == "mariadb" or f"Connection {number}" in response.content.decode()
+
+
 class TestAForgottenTransaction:
     def test_is_the_cause_where_threads_are_free_and_claims_pass_over_its_rows(self, worker, monkeypatch):
         monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0)
@@ -165,3 +254,96 @@ class TestAForgottenTransaction:
         make_job()
         with another_session(f"SELECT * FROM {Ticket._meta.db_table} FOR UPDATE"):
             assert "row_lock" not in codes(checked(explain_backlog()))
+
+
+@finding("F1")
+class TestALockOnAGate:
+    """Claims pass over gates that others keep locked, so nobody waits, and due jobs do not start."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch, worker):
+        monkeypatch.setattr(gate_locks, "WAIT_SECONDS", 0.0)
+        worker("w")
+
+    def test_of_a_limited_queue_is_the_first_cause_and_names_its_holder(self):
+        set_limit("q", concurrency=5)
+        job_id = make_job()
+        make_room("q", "default")
+        number = whole_queue_subject("q").number
+        with locked_row("job_gate", f"subject = {number}") as session:
+            for explain in (explain_backlog, lambda: explain_queue("q"), lambda: explain_job(job_id)):
+                one = first(told_of(session, explain), "row_lock")
+                assert one.evidence["locked"] == "job_gate, queue q"
+                assert "Nothing holds back" not in one.text
+                assert str(session) in one.next_step
+            assert "workers_busy" not in codes(checked(explain_queue("q")))
+        assert "row_lock" not in codes(checked(explain_queue("q")))
+
+    def test_of_a_rate_is_the_cause_of_jobs_before_and_behind_their_gate(self, limited):
+        made = limited(rate_limit="1000/s")
+        first_id, second_id = add(2, made)
+        assert taken(1) == [first_id]
+        with locked_row("job_gate", f"subject = {rate_subject('q', jobs.WORK).number}") as session:
+            assert first(told_of(session, lambda: explain_job(second_id)), "row_lock").evidence["task"] == jobs.WORK
+            assert taken(1) == []
+            found = told_of(session, lambda: explain_job(second_id))
+            assert first(found, "row_lock").evidence["locked"] == f"job_gate, rate {jobs.WORK}"
+            assert "row_lock" in codes(told_of(session, explain_backlog))
+
+    def test_of_slots_is_the_cause(self, limited):
+        made = limited(concurrency_limit=5)
+        first_id, second_id = add(2, made)
+        assert taken(1) == [first_id]
+        with locked_row("job_gate_slot", f"subject = {slot_subject('q', jobs.WORK).number}") as session:
+            assert first(told_of(session, lambda: explain_job(second_id)), "row_lock").evidence["blocking"] == session
+
+    def test_of_slots_that_are_all_taken_comes_after_that(self, limited):
+        made = limited(concurrency_limit=1)
+        first_id, second_id = add(2, made)
+        assert taken(1) == [first_id]
+        with locked_row("job_gate_slot", f"subject = {slot_subject('q', jobs.WORK).number}") as session:
+            first(told_of(session, lambda: explain_job(second_id)), "slot")
+
+    def test_of_a_breaker_is_the_cause_of_jobs_of_which_one_may_be_its_probe(self, limited):
+        made = limited(dependency="stripe")
+        (job_id,) = add(1, made)
+        BreakerState.objects.create(dependency="stripe", state="open", since=now(), probe_at=now(), turn=1)
+        with locked_row("job_breaker", "dependency = 'stripe'") as session:
+            found = told_of(session, lambda: explain_job(job_id))
+            assert first(found, "row_lock").evidence["locked"] == "job_breaker, breaker stripe"
+            assert "breaker" in codes(found)
+
+    def test_of_another_queue_is_no_cause(self):
+        set_limit("q", concurrency=5)
+        set_limit("other", concurrency=5)
+        make_job()
+        for queue in ("q", "other"):
+            make_room(queue, "default")
+        with locked_row("job_gate", f"subject = {whole_queue_subject('other').number}"):
+            let_lists_expire()
+            assert "row_lock" not in codes(checked(explain_queue("q")))
+
+    @pytest.mark.skipif(VENDOR != "mariadb", reason="the others say who it is")
+    def test_that_one_of_two_sessions_may_hold_names_both(self):
+        set_limit("q", concurrency=5)
+        make_job()
+        make_room("q", "default")
+        Ticket.objects.create(number="1")
+        with (
+            locked_row("job_gate", f"subject = {whole_queue_subject('q').number}") as one,
+            another_session(f"SELECT * FROM {Ticket._meta.db_table} FOR UPDATE") as two,
+        ):
+            wait_until(lambda: {one, two} <= self.sessions(), what="both sessions")
+
+    @staticmethod
+    def sessions():
+        let_lists_expire()
+        found = checked(explain_queue("q"))
+        return {number for one in found if one.code == "row_lock" for number in one.evidence["sessions"]}
+
+
+@contextmanager
+def locked_row(table, where):
+    """Another session has locked these rows; its number."""
+    with another_session(f"SELECT * FROM {table} WHERE {where} FOR UPDATE") as number:
+        yield number

@@ -6,10 +6,12 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
+from jobqueue.flow import set_limit
+from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import job, now
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.settings import VENDOR
 
@@ -52,6 +54,31 @@ def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_to
     wait_until(lambda: Worker.objects.get().troubles is None, what="an empty column")
     (line,) = told(group)
     assert f"job {late} of queue default has been due for" in line
+
+
+@finding("F1")
+def test_claims_that_pass_over_the_locked_gate_of_their_queue_name_who_has_locked_it(worker):
+    set_limit("default", concurrency=5)
+    first = tasks.add.enqueue(1, 2).id
+    group = worker(JOBQUEUE_TEST_SILENT_SECONDS="4")
+    wait_until(lambda: job(first).status == Job.Status.DONE, what="the first job")
+    holder = connection.copy()
+    try:
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+            (number,) = cursor.fetchone()
+            subject = whole_queue_subject("default").number
+            cursor.execute("SELECT * FROM job_gate WHERE subject = %s FOR UPDATE", [subject])
+        late = tasks.add.enqueue(3, 4).id
+        wait_until(lambda: told(group), what="the warning")
+    finally:
+        holder.close()
+    wait_until(lambda: job(late).status == Job.Status.DONE, what="the job")
+    (line,) = told(group)
+    assert "(row_lock)" in line
+    assert "(job_gate, queue default)" in line
+    assert str(number) in line
 
 
 def test_a_worker_that_works_says_nothing(worker):
