@@ -241,6 +241,34 @@ def test_secrets_in_arguments_are_masked_in_the_form_and_kept_by_it():
     assert "stands for a secret" in refused
 
 
+class TestAnotherTask:
+    """Whoever may change a schedule could choose a task that tells the secrets of its arguments."""
+
+    ARGUMENTS = {"args": '["token=********", 3]', "kwargs": "{}"}
+
+    def post(self, client, task, arguments):
+        begin(task=tasks.greet, args=("token=hidden-text", 3))
+        given = EVERY | {"task": task, "jitter_seconds": "0s"} | arguments
+        return client.post(page_of(), given)
+
+    def test_does_not_get_secrets_that_were_left_masked(self):
+        client = viewer("change_schedule", "view_payload")
+        refused = text_of(self.post(client, "tests.app.tasks.add", self.ARGUMENTS))
+        assert "Another task does not get secrets" in refused
+        assert row("tick").task == "tests.app.tasks.greet"
+
+    def test_does_not_get_secrets_from_somebody_who_sees_no_arguments(self):
+        refused = text_of(self.post(viewer("change_schedule"), "tests.app.tasks.add", {}))
+        assert "Another task does not get secrets" in refused
+        assert row("tick").task == "tests.app.tasks.greet"
+
+    def test_gets_arguments_that_are_written_anew(self):
+        client = viewer("change_schedule", "view_payload")
+        given = {"args": "[1, 2]", "kwargs": "{}"}
+        assert self.post(client, "tests.app.tasks.add", given).status_code == 302
+        assert row("tick").task == "tests.app.tasks.add"
+
+
 def test_run_now_adds_a_job_and_is_recorded():
     begin()
     client = viewer("run_schedule")

@@ -219,11 +219,22 @@ class ScheduleForm(_ModelForm):
 
     def _with_secrets(self, given: Any, place: int) -> Any:
         """The arguments with the secrets that were shown masked, and left so."""
-        found = unmask(given, arguments_of(self._before)[place]) if self._before else given
+        keeps = self._before is not None and not self._has_new_task()
+        found = unmask(given, arguments_of(self._before)[place]) if keeps else given
+        if has_mask(found) and self._has_new_task():
+            raise forms.ValidationError(
+                gettext("Another task does not get secrets that you do not see. Write the values.")
+            )
         if has_mask(found):
             wrong = gettext("%(mask)s stands for a secret, but there is none at this place. Write the value.")
             raise forms.ValidationError(wrong % {"mask": MASK})
         return found
+
+    def _has_new_task(self) -> bool:
+        """Whether the schedule is to call another task: one that its editor has chosen could tell what it gets."""
+        task = self.cleaned_data.get("task")
+        # By the task itself: it may have been renamed.
+        return bool(self.instance.pk) and task is not None and task is not registry.find_task(self.instance.task)
 
     def clean(self) -> dict[str, Any]:
         """Check the values together, as those of @schedule are checked."""
@@ -248,12 +259,22 @@ class ScheduleForm(_ModelForm):
 
     def _check(self, found: dict[str, Any]) -> None:
         name, task = found.get("name") or self.instance.name, found["task"]
+        if self._has_new_task() and any(self._hides(key) for key in ARGUMENTS if key not in self.fields):
+            text = gettext(
+                "Another task does not get secrets that you do not see. Ask somebody who may see the arguments."
+            )
+            raise InvalidValue(text)
         self.terms = terms_of(name, **self._terms(found))
         kept: tuple[Any, Any] = arguments_of(self._before) if self._before else ([], {})
         args, kwargs = (found.get(key, value) for key, value in zip(ARGUMENTS, kept, strict=True))
         self.arguments = check_arguments(name, task, args, kwargs)
         values = {key: getattr(self.terms, key) for key in ("missed", "missed_limit", "overlap", "jitter_seconds")}
         define(task, *self.arguments, self.terms.timing, values)
+
+    def _hides(self, key: str) -> bool:
+        """Whether the arguments that are kept as they are have secrets."""
+        kept: Any = arguments_of(self._before)[ARGUMENTS.index(key)] if self._before else None
+        return bool(has_mask(mask_value(kept)))
 
     def _terms(self, found: Mapping[str, Any]) -> dict[str, Any]:
         given = {key: None if found[key] == "" else found[key] for key in TERMS}
