@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -22,12 +23,15 @@ from jobqueue.db.opening import open_connection
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sockets import close_if_ended
 from jobqueue.durations import parse_rate
+from jobqueue.exceptions import JobQueueError
 from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import Known, read_breakers
+from jobqueue.log_format import one_line
 from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
 
 K = TypeVar("K")
+logger = logging.getLogger("jobqueue.transitions")
 
 #: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
 RULES_SECONDS = 0.5
@@ -60,6 +64,8 @@ class QueueRule(TaskRule):
     level: int | None = None  # the present limit where CONCURRENCY is (least, most)
 
 
+#: rates that were said to be unreadable, each once in a process
+_unreadable: set[tuple[str, str, str]] = set()
 _NO_TASK_RULE, _NO_QUEUE_RULE = TaskRule(), QueueRule()
 
 
@@ -278,8 +284,9 @@ def rules_from(
         # A pause whose time is over counts as ended before anybody has written that it is.
         ended = row.until is not None and row.until <= row.now
         paused = row.mode == FlowRule.Mode.PAUSED and not ended
-        per_second = _per_second(row.rate)
-        common = (paused, row.until, row.sets_concurrency, row.concurrency, row.sets_rate, per_second)
+        per_second = _per_second(row)
+        sets_rate = row.sets_rate and (row.rate is None or per_second is not None)
+        common = (paused, row.until, row.sets_concurrency, row.concurrency, sets_rate, per_second)
         if row.task:
             # A rule of an earlier path counts unless there is one of the present path, which comes after or before it.
             place = row.queue, declared.path_of(row.task)
@@ -292,5 +299,17 @@ def rules_from(
     return Rules(queues, tasks, frozenset(shut), breakers, failing)
 
 
-def _per_second(rate: str | None) -> float | None:
-    return None if rate is None else 0.0 if rate == "0" else parse_rate(rate)
+def _per_second(row: Any) -> float | None:
+    """None: the row sets no rate, or plain SQL has written one that cannot be read. All other rows count."""
+    try:
+        return None if row.rate is None else 0.0 if row.rate == "0" else parse_rate(row.rate)
+    except JobQueueError:
+        if (place := (row.queue, row.task, row.rate)) not in _unreadable:
+            _unreadable.add(place)
+            logger.warning(
+                "the rate %s of %s in queue %s cannot be read, so it is left out; set it again with set_limit()",
+                one_line(repr(row.rate)),
+                row.task or "all jobs",
+                row.queue,
+            )
+        return None

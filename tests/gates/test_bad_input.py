@@ -5,10 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import transaction
 
+from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, UnknownQueue
+from jobqueue.explain import explain_job
 from jobqueue.flow import breaker, clear_limit, drain, limits, pause, paused, resume, set_limit
+from jobqueue.gates.rules import rules_from
 from jobqueue.models import BreakerState, FlowRule
 from jobqueue.tasks import registry
+from tests.admin.helpers import root
 from tests.app.tasks import greet
 from tests.factories import make_job, now, state
 from tests.gates.helpers import taken
@@ -144,3 +148,15 @@ def test_a_task_that_this_process_has_not_imported_yet_is_looked_for_in_the_apps
     monkeypatch.setattr(registry, "_tasks", {})
     pause("q", task="tests.app.tasks.greet", reason="test")
     assert [one.task for one in paused()] == ["tests.app.tasks.greet"]
+
+
+def test_a_rate_that_plain_sql_has_written_wrongly_stops_neither_claims_nor_pages(caplog):
+    job_id = make_job()
+    FlowRule.objects.create(queue="q", sets_rate=True, rate="often")
+    assert explain_job(job_id)[0].code == "no_worker"
+    client = root()
+    for path in (f"job/{job_id}/change/", "flowrule/", "flowrule/queue/?queue=q", "metrics/"):
+        assert client.get(f"/admin/jobqueue/{path}", follow=True).status_code == 200, path
+    assert taken() == [job_id]
+    assert rules_from(FlowRule.objects.annotate(now=UtcNow())).queues["q"].starts_nothing is False
+    assert len([record for record in caplog.records if "the rate 'often' of all jobs" in record.getMessage()]) == 1
