@@ -22,6 +22,7 @@ class CounterShard(models.Model):
         db_table = "job_counter"
         verbose_name = _("counter part")
         verbose_name_plural = _("counter parts")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.counter_key} #{self.shard}"

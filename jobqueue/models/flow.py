@@ -77,6 +77,7 @@ class Gate(models.Model):
         db_table = "job_gate"
         verbose_name = _("gate")
         verbose_name_plural = _("gates")
+        default_permissions = ("view",)
         indexes = [
             # gates.opening: those whose time has come
             models.Index(fields=["opens_at"], name="ix_gate_opens"),
@@ -104,6 +105,7 @@ class GateSlot(models.Model):
         db_table = "job_gate_slot"
         verbose_name = _("slot")
         verbose_name_plural = _("slots")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"slot {self.number}: job {self.job_id}"
@@ -122,6 +124,7 @@ class GateWait(models.Model):
         db_table = "job_gate_wait"
         verbose_name = _("waiting job")
         verbose_name_plural = _("waiting jobs")
+        default_permissions = ("view",)
         indexes = [
             # gates.opening: the first ones of a subject
             models.Index(fields=["subject", "urgency", "run_at", "job_id"], name="ix_gate_wait"),

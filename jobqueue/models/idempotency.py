@@ -27,6 +27,7 @@ class IdempotencyRecord(models.Model):
         db_table = "job_idempotency"
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
+        default_permissions = ("view", "delete")
         indexes = [
             # maintenance.cleaner: expired records, oldest first
             models.Index(fields=["expires_at"], name="ix_idempotency_expiry"),
@@ -50,6 +51,7 @@ class Allocation(models.Model):
         db_table = "job_allocation"
         verbose_name = _("allocation")
         verbose_name_plural = _("allocations")
+        default_permissions = ("view",)
         constraints = [
             # take(): the first to insert a request id has it; all others wait here and read the winner's rows
             models.UniqueConstraint(fields=["table_label", "request_id"], name="uq_allocation_request"),

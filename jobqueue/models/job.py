@@ -146,6 +146,7 @@ class Job(models.Model):
         db_table = "job_queue"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        default_permissions = ("view",)
         permissions = [
             ("retry_job", "Can retry jobs"),
             ("cancel_job", "Can cancel jobs"),
@@ -211,6 +212,7 @@ class JobAttempt(models.Model):
         db_table = "job_attempt"
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
         indexes = [
             # the attempts of one job, in order: job page, task results
             models.Index(fields=["job_id", "id"], name="ix_attempt_job"),

@@ -63,6 +63,7 @@ class MutexRow(models.Model):
         db_table = "job_mutex"
         verbose_name = _("mutex")
         verbose_name_plural = _("mutexes")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return str(self.lock_key)
@@ -87,6 +88,7 @@ class LockRow(models.Model):
         db_table = "job_lock"
         verbose_name = _("lock")
         verbose_name_plural = _("locks")
+        default_permissions = ("view",)
         indexes = [
             # sweep(): free locks, oldest first. Not on PostgreSQL, see migration 0001.
             models.Index(fields=["expires_at"], name="ix_lock_expiry"),
@@ -108,6 +110,7 @@ class FenceFloor(models.Model):
         db_table = "job_lock_floor"
         verbose_name = _("fence floor")
         verbose_name_plural = _("fence floors")
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return str(self.fence)

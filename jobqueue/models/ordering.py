@@ -27,6 +27,7 @@ class LaneEntry(models.Model):
         db_table = "job_lane"
         verbose_name = _("lane entry")
         verbose_name_plural = _("lane entries")
+        default_permissions = ("view",)
         indexes = [
             # ordering.lanes: one seek per lane, the first entries of each
             models.Index(fields=["lane", "id"], name="ix_lane_entry"),
@@ -47,6 +48,7 @@ class OrderingKey(models.Model):
         db_table = "job_ordering_key"
         verbose_name = _("ordering key")
         verbose_name_plural = _("ordering keys")
+        default_permissions = ("view",)
         indexes = [
             # maintenance.cleaner: oldest first
             models.Index(fields=["created_at"], name="ix_ordering_key_age"),

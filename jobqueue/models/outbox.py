@@ -41,6 +41,7 @@ class OutboxEvent(models.Model):
         db_table = "job_outbox"
         verbose_name = _("outbox event")
         verbose_name_plural = _("outbox events")
+        default_permissions = ("view",)
         indexes = [
             # lanes.active(): which lanes have pending events; claiming: the first events of a key
             models.Index(fields=["lane", "id"], name="ix_outbox_lane"),
@@ -66,6 +67,7 @@ class OutboxKey(models.Model):
         db_table = "job_outbox_key"
         verbose_name = _("outbox key")
         verbose_name_plural = _("outbox keys")
+        default_permissions = ("view",)
         indexes = [
             # maintenance.cleaner: oldest first
             models.Index(fields=["created_at"], name="ix_outbox_key_age"),

@@ -54,6 +54,7 @@ class Schedule(models.Model):
         db_table = "job_schedule"
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
+        default_permissions = ("add", "change", "view")
         permissions = [("run_schedule", "Can run, enable and disable schedules")]
         constraints = [models.UniqueConstraint(fields=["name"], name="uq_schedule_name")]
         indexes = [

@@ -48,6 +48,7 @@ class Worker(models.Model):
         db_table = "job_worker"
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
+        default_permissions = ("view",)
         constraints = [models.UniqueConstraint(fields=["name"], name="uq_worker_name")]
         indexes = [
             # workers that run, and those that stopped sending heartbeats

@@ -5,7 +5,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, Permission
 
 from jobqueue.admin.jobs import actions
 from jobqueue.models import IdempotencyRecord, Job, OutboxEvent, Worker
@@ -182,3 +182,10 @@ def test_pages_and_actions_use_the_queues_own_database(settings, monkeypatch, rf
     actions.cancel(page, request, chosen)
     assert used == ["elsewhere"] * 2
     page.log_verb.assert_called_once()
+
+
+def test_there_is_no_permission_to_write_that_does_nothing():
+    codenames = {one.codename for one in Permission.objects.filter(content_type__app_label="jobqueue")}
+    writing = {name for name in codenames if name.startswith(("add_", "change_", "delete_"))}
+    own = {"add_schedule", "change_schedule", "change_failurenote", "change_limits", "delete_idempotencyrecord"}
+    assert writing == own
