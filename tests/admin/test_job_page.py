@@ -10,9 +10,9 @@ from django.utils import timezone
 from jobqueue import flow
 from jobqueue.admin.page import formatting, history
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.models import JobAttempt, Worker
+from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import fail
-from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, text_of, viewer
+from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, root, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, set_columns
 
@@ -256,6 +256,26 @@ def test_why_a_waiting_job_does_not_run_is_told_with_what_to_do():
     assert "we move &lt;b&gt;house&lt;/b&gt;" in part
     assert "Start a worker: python manage.py runworker" in part
     assert "It starts when none of the reasons below holds it back any more." in page
+
+
+def test_a_reason_leads_to_the_jobs_and_the_pages_that_it_is_about():
+    first_id, second_id = (int(tasks.greet.enqueue("ann", 1).id) for _ in range(2))
+    flow.set_limit("default", task=tasks.greet, concurrency=1)
+    assert claim_one("default").job_id == first_id
+    page = text_of(root().get(job_page(second_id)))
+    part = page.partition("Why it is not running")[2].partition("</ol>")[0]
+    assert f'<a href="{job_page(first_id)}">job {first_id}</a>' in part
+    assert 'href="/admin/jobqueue/flowrule/queue/?queue=default&amp;task=' in part
+    assert "on the page of the queue" in part
+
+
+def test_a_reason_has_no_command_for_the_terminal():
+    first_id, second_id = (int(tasks.greet.using(ordering_key="k").enqueue("ann", 1).id) for _ in range(2))
+    Job.objects.filter(pk=first_id).update(run_at=UtcNowPlus(3600))
+    page = text_of(root().get(job_page(second_id)))
+    part = page.partition("Why it is not running")[2].partition("</ol>")[0]
+    assert f">job {first_id}</a>" in part
+    assert "(jobs " not in part
 
 
 def test_a_job_that_only_has_to_wait_is_not_explained_at_length():
