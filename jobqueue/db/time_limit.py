@@ -39,16 +39,28 @@ class TimeLimit:
 LOCK_SECONDS, TRIES_SECONDS = 1.0, 2.5
 
 
+#: set on a connection within time_limit(together=): until when (monotonic) the limits of blocks within it may reach
+_TOGETHER = "_jobqueue_time_limit"
+#: what a block within it has at least
+LEAST_SECONDS = 0.1
+
+
 @contextmanager
-def time_limit(seconds: float, *, using: str) -> Iterator[TimeLimit]:
+def time_limit(seconds: float, *, using: str, together: float | None = None) -> Iterator[TimeLimit]:
     """A block whose SELECTs the database stops after `seconds` each; with check() it limits the whole block.
 
+    After `together` seconds, blocks within it have LEAST_SECONDS each: those of a page that goes on after one of them.
     Raises StatementTimeout; a transaction of the caller stays usable. On MySQL the limit is max_execution_time, on
     MariaDB max_statement_time, on PostgreSQL statement_timeout; on SQLite a thread interrupts the statement.
     """
+    connection = connections[using]
+    before: float = getattr(connection, _TOGETHER, math.inf)
+    seconds = min(seconds, max(LEAST_SECONDS, before - time.monotonic()))
     found, limit = vendor(using), TimeLimit(seconds)
+    if together is not None:
+        setattr(connection, _TOGETHER, min(before, time.monotonic() + together))
     try:
-        with found.limit_reads(connections[using], seconds):
+        with found.limit_reads(connection, seconds):
             yield limit
     except Error as error:
         if found.is_stopped(error):
@@ -59,6 +71,8 @@ def time_limit(seconds: float, *, using: str) -> Iterator[TimeLimit]:
             f"A read waited in vain for a lock: {error}. Nothing was written. Look for what holds it, or try again "
             "later."
         ) from error
+    finally:
+        setattr(connection, _TOGETHER, before)
 
 
 @contextmanager

@@ -100,6 +100,16 @@ def test_a_block_of_many_short_reads_ends_too():
 
 
 @committed
+def test_blocks_of_one_page_have_little_time_each_once_their_time_together_is_over():
+    with time_limit(60, using="default", together=0.0):
+        for _ in range(3):
+            with pytest.raises(StatementTimeout), time_limit(60, using="default"):
+                one_value(connection, SLOW[VENDOR])
+    with time_limit(60, using="default") as limit:
+        assert limit.seconds == 60
+
+
+@committed
 def test_other_errors_are_as_they_were():
     with pytest.raises(DatabaseError), time_limit(5, using="default"):
         one_value(connection, "SELECT nothing_of_this_name")

@@ -15,8 +15,10 @@ from jobqueue.admin.overview import reading
 from jobqueue.admin.overview.alarms import late_lines, sentence, silent_lines
 from jobqueue.admin.overview.tables import failing_table, queue_table
 from jobqueue.admin.overview.tiles import tiles
+from jobqueue.admin.page.limited import TOGETHER_SECONDS
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
+from jobqueue.db.time_limit import time_limit
 from jobqueue.stats.history import Part
 
 if TYPE_CHECKING:
@@ -46,8 +48,13 @@ REFRESHES = (0, 2, 5, 15, 60)
 
 
 def overview(request: HttpRequest, app_list: object) -> dict[str, Any]:
-    """The context of the page. A section whose permission the user lacks is not read."""
+    """The context of the page. A section whose permission the user lacks, or that takes too long, is not read."""
     using, may = load().database, _permissions(request)
+    with time_limit(reading.READ_SECONDS, using=using, together=TOGETHER_SECONDS):
+        return _context(request, app_list, using, may)
+
+
+def _context(request: HttpRequest, app_list: object, using: str, may: dict[str, bool]) -> dict[str, Any]:
     chosen = next((one for one in RANGES if one.key == request.GET.get("range")), RANGES[0])
     context: dict[str, Any] = {
         "request": request,

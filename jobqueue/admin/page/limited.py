@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from django.contrib.admin import AdminSite
@@ -20,8 +20,8 @@ from jobqueue.db.time_limit import lock_limit, time_limit
 from jobqueue.exceptions import DatabaseBusy, StatementTimeout, WrongSettings
 from jobqueue.explain.row_locks import waits_in_words
 
-#: how long each SELECT of a page may take
-PAGE_SECONDS = 5.0
+#: how long each SELECT of a page may take; and all sections together that are left out when they take too long
+PAGE_SECONDS, TOGETHER_SECONDS = 5.0, 4.0
 
 
 def limited(view: Callable[..., HttpResponse], site: AdminSite) -> Callable[..., HttpResponse]:
@@ -40,7 +40,8 @@ def limited(view: Callable[..., HttpResponse], site: AdminSite) -> Callable[...,
             return view(request, *args, **kwargs)
         reads = request.method in ("GET", "HEAD")
         try:
-            with time_limit(PAGE_SECONDS, using=using) if reads else _posted(using):
+            limit = partial(time_limit, PAGE_SECONDS, using=using, together=TOGETHER_SECONDS)
+            with limit() if reads else _posted(using):
                 response = view(request, *args, **kwargs)
                 # Templates read rows, too.
                 return response.render() if isinstance(response, TemplateResponse) else response
