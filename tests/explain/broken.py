@@ -100,3 +100,20 @@ def end_sessions_of(pid):
                 ended += 1
                 cursor.execute(f"SELECT pg_terminate_backend({session})" if VENDOR == "postgres" else f"KILL {session}")
     return ended
+
+
+@contextmanager
+def another_session(*statements):
+    """A session that has run these and keeps its transaction open; its number."""
+    holder = connection.copy()
+    try:
+        holder.set_autocommit(False)
+        with holder.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+            (number,) = cursor.fetchone()
+            for statement in statements:
+                cursor.execute(statement)
+        yield number
+    finally:
+        holder.rollback()
+        holder.close()

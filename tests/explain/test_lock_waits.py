@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from io import StringIO
 
 import pytest
-from django.apps import apps
-from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection, transaction
 
@@ -21,7 +19,7 @@ from jobqueue.transitions import claim
 from tests.admin.helpers import root
 from tests.app.models import Ticket
 from tests.blocking import let_lists_expire
-from tests.explain.broken import locked
+from tests.explain.broken import another_session, locked
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import make_job, make_jobs, now
 from tests.gates import jobs
@@ -31,23 +29,6 @@ from tests.patience import wait_until
 from tests.settings import VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks")]
-
-
-@contextmanager
-def another_session(*statements):
-    """A session that has run these and keeps its transaction open; its number."""
-    holder = connection.copy()
-    try:
-        holder.set_autocommit(False)
-        with holder.cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
-            (number,) = cursor.fetchone()
-            for statement in statements:
-                cursor.execute(statement)
-        yield number
-    finally:
-        holder.rollback()
-        holder.close()
 
 
 @contextmanager
@@ -151,88 +132,6 @@ class TestALockedTable:
     def is_told():
         let_lists_expire()
         return row_locks.locked_tables("default") != []
-
-
-TABLES = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
-LOCK_ALL = (
-    f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE"
-    if VENDOR == "postgres"
-    else f"LOCK TABLES {', '.join(f'{table} WRITE' for table in TABLES)}"
-)
-
-
-def ends(work):
-    """What work() returns or raises, in a thread of its own: a test must not hang with it."""
-    found = []
-
-    def run():
-        try:
-            found.append(work())
-        except (Exception, SystemExit) as error:
-            found.append(error)
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    wait_until(lambda: not thread.is_alive(), what="the end")
-    return found[0]
-
-
-@finding("O-H2")
-class TestTablesThatAreAllLocked:
-    """Nobody waits for them yet: there is no worker."""
-
-    @pytest.mark.parametrize(
-        "words",
-        [
-            "list", "show 1", "explain", "explain 1", "retry 1", "retry --queue q", "redrives", "redrives stop 1",
-            "note 123456789abc --text x", "cancel 1", "discard 1", "release 1",
-            "enqueue tests.app.tasks.add --args [1,2]",
-            "prune", "groups", "groups cancel 1", "keys", "queues", "queues pause q --reason x", "schedules",
-            "schedules run x", "workers", "locks", "stats", "alarms", "unrunnable", "doctor",
-        ],
-    )  # fmt: skip
-    def test_end_each_command_soon(self, words):
-        err = StringIO()
-        with another_session(LOCK_ALL):
-            ended = ends(lambda: call_command("jobs", *words.split(), stdout=StringIO(), stderr=err))
-        assert isinstance(ended, SystemExit | None), ended
-        assert ended is None or ended.code in (1, 3), err.getvalue()
-
-    def test_are_named_by_explain_and_after_a_command_that_waited_in_vain(self):
-        make_job()
-        out, err = StringIO(), StringIO()
-        with another_session(LOCK_ALL) as number:
-            ends(lambda: call_command("jobs", "explain", stdout=out))
-            ends(lambda: call_command("jobs", "cancel", "1", stderr=err))
-        if VENDOR != "mariadb":
-            assert f"Connection {number} has locked a whole table" in out.getvalue()
-            assert f"Connection {number} has locked a whole table" in err.getvalue()
-
-    def test_end_reap_leases_and_check_soon(self):
-        err = StringIO()
-        with another_session(LOCK_ALL):
-            assert ends(lambda: call_command("reap_leases", stderr=err)).code == 3
-            found = ends(lambda: run_checks(databases=["default"]))
-        assert "cannot be read" in err.getvalue()
-        assert isinstance(found, list), found
-
-    @pytest.mark.parametrize(
-        ("path", "values"),
-        [
-            ("job/", {"action": "cancel", "_selected_action": "1", "index": "0"}),
-            ("redrive/new/", {"everything": "on", "canary": "0", "start": "1", "confirm": "yes"}),
-            ("job/1/change/", {"_save": "Save"}),
-        ],
-    )
-    def test_end_what_is_posted_soon(self, path, values):
-        client = root()
-        with another_session(LOCK_ALL) as number:
-            response = ends(lambda: client.post(f"/admin/jobqueue/{path}", values))
-        assert response.status_code == 503, response.status_code
-        assert "waiting for a lock" in response.content.decode()
-        assert VENDOR == "mariadb" or f"Connection {number}" in response.content.decode()
 
 
 class TestAForgottenTransaction:

@@ -197,7 +197,7 @@ EXPLAIN = [
         "Command.handle",
         "explain_missing_table(using), lock_limit(using=using)",
         "explain_missing_table(using)",
-        "tests/explain/test_lock_waits.py",
+        "tests/explain/test_answers_in_time.py",
         database="postgres",
     ),
     mutant(
