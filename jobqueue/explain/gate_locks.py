@@ -106,24 +106,9 @@ def _explanation(
         "time": span(one.seconds or 0.0),
         "statement": one.statement or "-",
     }
+    step = step_to_end(one.session)
     if len(sessions) > 1:
-        text = gettext(
-            "A row that claims of queue %(queue)s need (%(locked)s) is locked, so they pass over its jobs. The server "
-            "does not say by whom. Transactions with locks that have been open for a while: %(sessions)s."
-        )
         step = gettext("Find out which of these connections holds it, and let it commit, or end it in the server.")
-    elif one.idles:
-        text = gettext(
-            "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
-            "its jobs. Its transaction has been open for %(time)s and does nothing. Its last statement: %(statement)s"
-        )
-        step = step_to_end(one.session)
-    else:
-        text = gettext(
-            "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
-            "its jobs. Its transaction has been open for %(time)s. Its statement: %(statement)s"
-        )
-        step = step_to_end(one.session)
     evidence: dict[str, JSON] = {
         "blocking": one.session,
         "blocking_statement": one.statement,
@@ -134,4 +119,21 @@ def _explanation(
         "task": task,
         "sessions": list(sessions[:SESSIONS_SHOWN]),
     }
-    return Explanation("row_lock", text % facts, evidence, step)
+    return Explanation("row_lock", _text(one, len(sessions)) % facts, evidence, step)
+
+
+def _text(one: RowKeeper, sessions: int) -> str:
+    if sessions > 1:
+        return gettext(
+            "A row that claims of queue %(queue)s need (%(locked)s) is locked, so they pass over its jobs. The server "
+            "does not say by whom. Transactions with locks that have been open for a while: %(sessions)s."
+        )
+    if one.idles:
+        return gettext(
+            "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
+            "its jobs. Its transaction has been open for %(time)s and does nothing. Its last statement: %(statement)s"
+        )
+    return gettext(
+        "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
+        "its jobs. Its transaction has been open for %(time)s. Its statement: %(statement)s"
+    )

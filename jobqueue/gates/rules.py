@@ -26,7 +26,6 @@ from jobqueue.durations import parse_rate
 from jobqueue.exceptions import JobQueueError
 from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import Known, read_breakers
-from jobqueue.log_format import one_line
 from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
 
@@ -307,8 +306,8 @@ def _per_second(row: Any) -> float | None:
         if (place := (row.queue, row.task, row.rate)) not in _unreadable:
             _unreadable.add(place)
             logger.warning(
-                "the rate %s of %s in queue %s cannot be read, so it is left out; set it again with set_limit()",
-                one_line(repr(row.rate)),
+                "the rate %r of %s in queue %s cannot be read, so it is left out; set it again with set_limit()",
+                row.rate,
                 row.task or "all jobs",
                 row.queue,
             )
