@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_facts import Deadlock, HeldLocks, LockWait, RowKeeper, SlowStatement
+from jobqueue.db.lock_facts import Deadlock, HeldLocks, LockWait, RowHolder, SlowStatement
 from jobqueue.db.lock_facts import marked as _
 from jobqueue.exceptions import NotSupported
 
@@ -42,16 +42,16 @@ class Diagnostics:
         """Whether a session may have locked rows of `table`: False only if the server says that it has not."""
         return True
 
-    def keepers(
+    def row_holders(
         self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
-    ) -> list[RowKeeper]:
+    ) -> list[RowHolder]:
         """Who keeps some of these rows locked, in transactions that are older than that; the oldest first.
 
         `rows`: by table, the first column of its primary key, and values of that. [] where the server does not tell.
         """
         return []
 
-    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+    def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
         """Who keeps some of these tables locked as a whole, so that nobody else can read them."""
         return []
 

@@ -97,7 +97,7 @@ def lock_wait(
 
 
 @dataclass(frozen=True, slots=True)
-class RowKeeper:
+class RowHolder:
     """Another session that keeps a row or a whole table locked, whether anybody waits for it or not."""
 
     table: str

@@ -9,7 +9,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.lock_facts import RowKeeper
+from jobqueue.db.lock_facts import RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.reading import Place, ReadJob
@@ -77,24 +77,24 @@ def _found(wanted: Mapping[str, Mapping[int | str, str]], place: Place, task: st
     """One for each session that surely keeps such a row, or one for all that may."""
     # The name of each row: the numbers of subjects say nothing to people.
     names = {(table, str(key)): name for table, keys in wanted.items() for key, name in keys.items()}
-    of_session: dict[int, list[RowKeeper]] = {}
-    for one in _keepers({table: list(keys) for table, keys in wanted.items()}, place.using):
+    of_session: dict[int, list[RowHolder]] = {}
+    for one in _holders({table: list(keys) for table, keys in wanted.items()}, place.using):
         of_session.setdefault(one.session if one.surely else 0, []).append(one)
     return [_explanation(found, names, place.queue, task) for found in of_session.values()]
 
 
-def _keepers(wanted: Mapping[str, Sequence[int | str]], using: str) -> list[RowKeeper]:
+def _holders(wanted: Mapping[str, Sequence[int | str]], using: str) -> list[RowHolder]:
     connection = connections[using]
     rows = {table: ("dependency" if table == _BREAKERS else "subject", keys) for table, keys in wanted.items()}
     try:
         with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
-            return vendor(using).diagnostics.keepers(connection, rows, WAIT_SECONDS)
+            return vendor(using).diagnostics.row_holders(connection, rows, WAIT_SECONDS)
     except (Error, NotSupported):
         return []
 
 
 def _explanation(
-    found: Sequence[RowKeeper], names: Mapping[tuple[str, str], str], queue: str, task: str | None
+    found: Sequence[RowHolder], names: Mapping[tuple[str, str], str], queue: str, task: str | None
 ) -> Explanation:
     one, sessions = found[0], list(dict.fromkeys(each.session for each in found))
     locked = f"{one.table}, {names.get((one.table, one.key), one.key)}"
@@ -122,7 +122,7 @@ def _explanation(
     return Explanation("row_lock", _text(one, len(sessions)) % facts, evidence, step)
 
 
-def _text(one: RowKeeper, sessions: int) -> str:
+def _text(one: RowHolder, sessions: int) -> str:
     if sessions > 1:
         return gettext(
             "A row that claims of queue %(queue)s need (%(locked)s) is locked, so they pass over its jobs. The server "

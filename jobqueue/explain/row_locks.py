@@ -10,7 +10,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.lock_facts import LockWait, RowKeeper
+from jobqueue.db.lock_facts import LockWait, RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.lockstats.report import read_waits
@@ -58,7 +58,7 @@ def locked_tables(using: str) -> list[Explanation]:
     tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
     found = [one for one in row_locks(using) if one.evidence["locked"] in tables | {"table"}]
     told = {one.evidence["blocking"] for one in found}
-    return found + [_of_table(one) for one in _table_keepers(tables, using) if one.session not in told]
+    return found + [_of_table(one) for one in _table_holders(tables, using) if one.session not in told]
 
 
 def waits_in_words(using: str) -> list[Explanation]:
@@ -70,16 +70,16 @@ def waits_in_words(using: str) -> list[Explanation]:
         return []
 
 
-def _table_keepers(tables: Collection[str], using: str) -> list[RowKeeper]:
+def _table_holders(tables: Collection[str], using: str) -> list[RowHolder]:
     connection = connections[using]
     try:
         with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
-            return vendor(using).diagnostics.table_keepers(connection, sorted(tables))
+            return vendor(using).diagnostics.table_holders(connection, sorted(tables))
     except (Error, NotSupported):
         return []
 
 
-def _of_table(one: RowKeeper) -> Explanation:
+def _of_table(one: RowHolder) -> Explanation:
     text = gettext(
         "Connection %(blocking)d has locked a whole table (%(locked)s): whoever reads or writes it has to wait. Its "
         "statement: %(statement)s"

@@ -15,7 +15,7 @@ from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, RowKeeper, lock_wait, without_values
+from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, RowHolder, lock_wait, without_values
 from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask, marks
 from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader, record_of
 from jobqueue.exceptions import NotSupported
@@ -80,9 +80,9 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         # The server lists only locks for which others wait.
         return True
 
-    def keepers(
+    def row_holders(
         self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
-    ) -> list[RowKeeper]:
+    ) -> list[RowHolder]:
         """A look shows whether a row is locked; each old transaction with locks may be the one.
 
         In a caller's transaction nothing is found: the lock of the look would stay.
@@ -91,7 +91,7 @@ class MariaDBDiagnostics(MySQLDiagnostics):
         if not old or in_callers_transaction(connection):
             return []
         return [
-            RowKeeper(
+            RowHolder(
                 table, key, int(session), float(age), without_values(statement, MYSQL_QUOTES), not statement,
                 surely=len(old) == 1,
             )
@@ -100,7 +100,7 @@ class MariaDBDiagnostics(MySQLDiagnostics):
             for session, age, statement in old
         ]  # fmt: skip
 
-    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+    def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
         # Without the plugin metadata_lock_info nobody knows.
         return []
 

@@ -16,7 +16,7 @@ from jobqueue.db.lock_facts import (
     HeldLocks,
     LockKind,
     LockWait,
-    RowKeeper,
+    RowHolder,
     SlowStatement,
     lock_wait,
     without_values,
@@ -82,7 +82,7 @@ STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = t.thread_id
 WHERE t.processlist_id = %s AND l.object_name = %s AND l.lock_type = 'RECORD' LIMIT 1
 """
 # Old transactions come first in the join, and there are few of them: the locks of the others are not read.
-_KEEPERS = """
+_HOLDERS = """
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ DISTINCT l.object_name, SUBSTRING_INDEX(l.lock_data, ',', 1) AS first_column,
   t.processlist_id, x.timer_wait / 1e12 AS age, COALESCE(s.digest_text, s.sql_text), t.processlist_command = 'Sleep'
 FROM performance_schema.events_transactions_current x
@@ -96,7 +96,7 @@ WHERE x.state = 'ACTIVE' AND x.timer_wait >= %s AND t.processlist_id <> CONNECTI
   AND ({wanted})
 ORDER BY age DESC LIMIT 20
 """
-_TABLE_KEEPERS = f"""
+_TABLE_HOLDERS = f"""
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ DISTINCT g.object_name, t.processlist_id, x.timer_wait / 1e12,
   COALESCE(s.digest_text, s.sql_text), t.processlist_command = 'Sleep'
 FROM performance_schema.metadata_locks g
@@ -172,22 +172,22 @@ class MySQLDiagnostics(Diagnostics):
     def may_lock(self, connection: BaseDatabaseWrapper, session: int, table: str) -> bool:
         return bool(ask(connection, _LOCKS_OF, [session, table], NO_SCHEMA_RIGHT))
 
-    def keepers(
+    def row_holders(
         self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
-    ) -> list[RowKeeper]:
+    ) -> list[RowHolder]:
         """From data_locks, which does not list rows that a transaction has inserted while nobody waits for them."""
         wanted, params = list[str](), list[Any]([seconds * 1e12])
         for table, (_column, values) in rows.items():
             wanted.append(f"l.object_name = %s AND SUBSTRING_INDEX(l.lock_data, ',', 1) IN ({marks(values)})")
             # As the server writes them: strings have quotes.
             params += [table, *(f"'{value}'" if isinstance(value, str) else str(value) for value in values)]
-        found = ask(connection, _KEEPERS.format(wanted=" OR ".join(wanted)), params, NO_SCHEMA_RIGHT)
-        return [_keeper(*row) for row in found]
+        found = ask(connection, _HOLDERS.format(wanted=" OR ".join(wanted)), params, NO_SCHEMA_RIGHT)
+        return [_holder(*row) for row in found]
 
-    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+    def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
         """From metadata_locks."""
-        found = ask(connection, _TABLE_KEEPERS.format(tables=marks(tables)), [*tables], NO_SCHEMA_RIGHT)
-        return [_table_keeper(*row) for row in found]
+        found = ask(connection, _TABLE_HOLDERS.format(tables=marks(tables)), [*tables], NO_SCHEMA_RIGHT)
+        return [_table_holder(*row) for row in found]
 
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:
         """InnoDB's counter lock_deadlocks, from the start of the server."""
@@ -226,14 +226,14 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=MYSQL_QUOTES)
 
 
-def _keeper(table: str, key: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowKeeper:
+def _holder(table: str, key: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowHolder:
     text = without_values(statement, MYSQL_QUOTES)
-    return RowKeeper(table, key.strip("'"), int(session), float(seconds), text, bool(idles))
+    return RowHolder(table, key.strip("'"), int(session), float(seconds), text, bool(idles))
 
 
-def _table_keeper(table: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowKeeper:
+def _table_holder(table: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowHolder:
     text = without_values(statement, MYSQL_QUOTES)
-    return RowKeeper(table, "", int(session), None if seconds is None else float(seconds), text, bool(idles))
+    return RowHolder(table, "", int(session), None if seconds is None else float(seconds), text, bool(idles))
 
 
 def marks(values: Sequence[object]) -> str:

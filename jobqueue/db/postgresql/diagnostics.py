@@ -17,7 +17,7 @@ from jobqueue.db.lock_facts import (
     LockKind,
     LockWait,
     Party,
-    RowKeeper,
+    RowHolder,
     SlowStatement,
     lock_wait,
     statement_of,
@@ -43,7 +43,7 @@ WHERE a.wait_event_type = 'Lock' AND a.datname = current_database()
 ORDER BY 4 DESC LIMIT %s
 """
 # Whoever locks a row or writes it again leaves the number of its transaction, or savepoint, in xmax.
-_KEEPERS = """
+_HOLDERS = """
 SELECT %s, g.{column}::text, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start), a.query, a.state <> 'active'
 FROM {table} g
 JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = g.xmax
@@ -51,7 +51,7 @@ JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE g.{column} IN ({values}) AND a.pid <> pg_backend_pid()
   AND a.xact_start <= clock_timestamp() - make_interval(secs => %s)
 """
-_TABLE_KEEPERS = """
+_TABLE_HOLDERS = """
 SELECT DISTINCT c.relname, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start), a.query, a.state <> 'active'
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.granted AND a.pid <> pg_backend_pid() AND a.datname = current_database()
@@ -125,30 +125,30 @@ class PostgreSQLDiagnostics(Diagnostics):
             cursor.execute(_WAITS, [limit])
             return [_wait(*row) for row in cursor.fetchall()]
 
-    def keepers(
+    def row_holders(
         self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
-    ) -> list[RowKeeper]:
+    ) -> list[RowHolder]:
         """By xmax of the rows, so not of rows whose lock was taken in a savepoint that has been released."""
         quote, parts, params = connection.ops.quote_name, list[str](), list[Any]()
         for table, (column, values) in rows.items():
             marks = ", ".join(["%s"] * len(values))
-            parts.append(_KEEPERS.format(table=quote(table), column=quote(column), values=marks))
+            parts.append(_HOLDERS.format(table=quote(table), column=quote(column), values=marks))
             params += [table, *values, seconds]
         with connection.cursor() as cursor:
             cursor.execute(f"{' UNION '.join(parts)} ORDER BY 4 DESC LIMIT 20", params)
             found = cursor.fetchall()
         return [
-            RowKeeper(table, str(key), int(session), float(age), without_values(statement), bool(idles))
+            RowHolder(table, str(key), int(session), float(age), without_values(statement), bool(idles))
             for table, key, session, age, statement, idles in found
         ]
 
-    def table_keepers(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowKeeper]:
+    def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
         """From pg_locks, by the mode that keeps readers out."""
         with connection.cursor() as cursor:
-            cursor.execute(_TABLE_KEEPERS.format(tables=", ".join(["%s"] * len(tables))), [*tables])
+            cursor.execute(_TABLE_HOLDERS.format(tables=", ".join(["%s"] * len(tables))), [*tables])
             found = cursor.fetchall()
         return [
-            RowKeeper(table, "", int(session), None if age is None else float(age), without_values(query), bool(idles))
+            RowHolder(table, "", int(session), None if age is None else float(age), without_values(query), bool(idles))
             for table, session, age, query, idles in found
         ]
 
