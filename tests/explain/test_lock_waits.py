@@ -155,7 +155,6 @@ class TestAForgottenTransaction:
             assert "row_lock" not in codes(checked(explain_backlog()))
 
 
-@finding("F1")
 class TestALockOnAGate:
     """Claims pass over gates that others keep locked, so nobody waits, and due jobs do not start."""
 
@@ -164,6 +163,7 @@ class TestALockOnAGate:
         monkeypatch.setattr(gate_locks, "WAIT_SECONDS", 0.0)
         worker("w")
 
+    @finding("O-M6")
     def test_of_a_limited_queue_is_the_first_cause_and_names_its_holder(self):
         set_limit("q", concurrency=5)
         job_id = make_job()
@@ -178,6 +178,7 @@ class TestALockOnAGate:
             assert "workers_busy" not in codes(checked(explain_queue("q")))
         assert "row_lock" not in codes(checked(explain_queue("q")))
 
+    @finding("O-M6")
     def test_of_a_rate_is_the_cause_of_jobs_before_and_behind_their_gate(self, limited):
         made = limited(rate_limit="1000/s")
         first_id, second_id = add(2, made)
@@ -189,6 +190,7 @@ class TestALockOnAGate:
             assert first(found, "row_lock").evidence["locked"] == f"job_gate, rate {jobs.WORK}"
             assert "row_lock" in codes(told_of(session, explain_backlog))
 
+    @finding("O-M6")
     def test_of_slots_is_the_cause(self, limited):
         made = limited(concurrency_limit=5)
         first_id, second_id = add(2, made)
@@ -203,6 +205,7 @@ class TestALockOnAGate:
         with locked_row("job_gate_slot", f"subject = {slot_subject('q', jobs.WORK).number}") as session:
             first(told_of(session, lambda: explain_job(second_id)), "slot")
 
+    @finding("O-M6")
     def test_of_a_breaker_is_the_cause_of_jobs_of_which_one_may_be_its_probe(self, limited):
         made = limited(dependency="stripe")
         (job_id,) = add(1, made)
@@ -222,6 +225,7 @@ class TestALockOnAGate:
             let_lists_expire()
             assert "row_lock" not in codes(checked(explain_queue("q")))
 
+    @finding("O-M6")
     @pytest.mark.skipif(VENDOR != "mariadb", reason="the others say who it is")
     def test_that_one_of_two_sessions_may_hold_names_both(self):
         set_limit("q", concurrency=5)

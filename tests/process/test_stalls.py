@@ -19,15 +19,21 @@ pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite h
 
 
 @contextmanager
-def locked_table():
-    """Another connection lets everybody read the jobs, and nobody write them."""
+def locked_table(postgres="SHARE", others="READ"):
+    """Another connection lets everybody read the jobs, and nobody write them; its number."""
     holder = connection.copy()
     try:
         holder.set_autocommit(False)
         with holder.cursor() as cursor:
-            postgres = VENDOR == "postgres"
-            cursor.execute("LOCK TABLE job_queue IN SHARE MODE" if postgres else "LOCK TABLES job_queue READ")
-        yield
+            cursor.execute("SELECT pg_backend_pid()" if VENDOR == "postgres" else "SELECT CONNECTION_ID()")
+            (number,) = cursor.fetchone()
+            lock = (
+                f"LOCK TABLE job_queue IN {postgres} MODE"
+                if VENDOR == "postgres"
+                else f"LOCK TABLES job_queue {others}"
+            )
+            cursor.execute(lock)
+        yield number
     finally:
         # Ends the lock on every server.
         holder.close()
@@ -56,7 +62,21 @@ def test_claims_that_wait_for_a_lock_of_the_table_are_told_once_and_their_end_to
     assert f"job {late} of queue default has been due for" in line
 
 
-@finding("F1")
+@finding("O-H2")
+def test_a_table_that_nobody_can_read_is_told_with_the_holder(worker):
+    first = tasks.add.enqueue(1, 2).id
+    group = worker(JOBQUEUE_TEST_SILENT_SECONDS="4")
+    wait_until(lambda: job(first).status == Job.Status.DONE, what="the first job")
+    with locked_table("ACCESS EXCLUSIVE", "WRITE") as number:
+        wait_until(lambda: told(group), what="the warning")
+    (line,) = told(group)
+    assert "jobs cannot be read" in line
+    assert VENDOR == "mariadb" or str(number) in line
+    after = tasks.add.enqueue(3, 4).id
+    wait_until(lambda: job(after).status == Job.Status.DONE, what="a job after the lock")
+
+
+@finding("O-M6")
 def test_claims_that_pass_over_the_locked_gate_of_their_queue_name_who_has_locked_it(worker):
     set_limit("default", concurrency=5)
     first = tasks.add.enqueue(1, 2).id

@@ -16,9 +16,11 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.time_limit import time_limit
 from jobqueue.durations import format_seconds
+from jobqueue.exceptions import StatementTimeout
 from jobqueue.explain import Explanation, explain_queue
-from jobqueue.explain.row_locks import row_locks
+from jobqueue.explain.row_locks import row_locks, waits_in_words
 from jobqueue.gates.levels import INDEX, Level, levels_below
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
@@ -32,6 +34,8 @@ logger = logging.getLogger("jobqueue.worker")
 
 #: priorities of a queue that are looked at, the highest first
 LEVELS_MAX = 8
+#: how long each read of jobs may take: their table may be locked as a whole
+READ_SECONDS = 5.0
 #: looks in a row that must find the same before it is logged
 LOOKS = 2
 _SECONDS = Slot("seconds", FloatField())
@@ -84,7 +88,13 @@ class StallWatch:
     def look(self) -> None:
         """Look once. No statement while all children claim or are full; else one, and more if jobs wait."""
         idle = self._idle()
-        found = self._late() if idle else []
+        try:
+            found = self._late_in_time() if idle else []
+        except StatementTimeout as error:
+            self._looks += 1
+            if self._looks >= LOOKS:
+                self._tell_blind(idle, error)
+            return
         self._looks = self._looks + 1 if found else 0
         if not found:
             self._end()
@@ -102,6 +112,10 @@ class StallWatch:
             # A lease that was given back lowers the count, so any change of it counts as a claim.
             self._claimed[name] = (count, since) if slot.room > 0 and count == slot.claimed else (slot.claimed, now)
         return {} if stops else {n: now - at for n, (_, at) in self._claimed.items() if now - at >= self.limit_seconds}
+
+    def _late_in_time(self) -> list[Late]:
+        with time_limit(READ_SECONDS, using=self._options.database):
+            return self._late()
 
     def _late(self) -> list[Late]:
         """A job of each queue that has been due for longer than the limit, of the highest priority with such a job."""
@@ -136,6 +150,21 @@ class StallWatch:
                 self._meant_until[late.queue] = now + MEANT_SECONDS
         else:
             self._troubles.stalled = {name: one for name, one in self._troubles.stalled.items() if name in idle}
+
+    def _tell_blind(self, idle: Mapping[str, float], error: StatementTimeout) -> None:
+        """Log that the jobs cannot be read, so whether any is due is not known; and who has locked their table."""
+        if self._since is not None:
+            return
+        with translation.override("en"):
+            locks = waits_in_words(self._options.database)
+        self._since = time.monotonic()
+        facts: dict[str, JSON] = {"queue": None, "job_id": None, "code": locks[0].code if locks else None}
+        self._troubles.stalled = {name: {**facts, "seconds": round(seconds)} for name, seconds in idle.items()}
+        line = f"{', '.join(idle)} with free threads has claimed nothing for {_span(max(idle.values()))}, "
+        line += f"and jobs cannot be read. {error}"
+        if locks:
+            line += f" The likeliest reason (row_lock): {locks[0].text.rstrip('.')}. {locks[0].next_step}"
+        logger.warning("%s", one_line(line))
 
     def _reasons(self, queue: str) -> list[Explanation]:
         """The likeliest reasons first, without those that say that no worker runs: this worker does."""
