@@ -44,7 +44,8 @@ ORDER BY 4 DESC LIMIT %s
 """
 # Whoever locks a row or writes it again leaves the number of its transaction, or savepoint, in xmax.
 _HOLDERS = """
-SELECT %s, g.{column}::text, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start), a.query, a.state <> 'active'
+SELECT %s::text, g.{column}::text, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start), a.query,
+  a.state <> 'active'
 FROM {table} g
 JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = g.xmax
 JOIN pg_stat_activity a ON a.pid = l.pid
