@@ -17,6 +17,7 @@ _DEAD_PAGE = "docs/runbook/dead-letters.md"
 RUNBOOKS = {
     "ready": _QUEUE_PAGE,
     "scheduled": _QUEUE_PAGE,
+    "held": "docs/howto/retry-policy.md",
     "running": _QUEUE_PAGE,
     "oldest_age_seconds": _QUEUE_PAGE,
     "rising_age_seconds": _QUEUE_PAGE,

@@ -12,23 +12,10 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures import FailureCause
 from jobqueue.models import AuditEvent, Job, JobTag
-from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.models.job import JobQuerySet
+from jobqueue.models.states import STATES, condition_of
 from jobqueue.validation import check_queue, check_tag, check_text, check_worker, did_you_mean
 
-_HELD = Q(gate=HELD_GATE)
-#: the status of each state's jobs, and what else is true of them
-_STATES: dict[str, tuple[int, Q]] = {
-    "ready": (Job.Status.READY, ~_HELD & Q(run_at__lte=UtcNow())),
-    "scheduled": (Job.Status.READY, ~_HELD & Q(run_at__gt=UtcNow())),
-    "held": (Job.Status.READY, _HELD),
-    "running": (Job.Status.PROCESSING, Q()),
-    "expired": (Job.Status.PROCESSING, Q(lock_until__lt=UtcNow())),
-    "failed": (Job.Status.FAILED, Q()),
-    "canceled": (Job.Status.CANCELED, Q()),
-    "done": (Job.Status.DONE, Q()),
-}
-#: as the tabs of the list have them
-STATES = {state: Q(status=status) & rest for state, (status, rest) in _STATES.items()}
 #: the states whose jobs each verb changes; "retry" makes delayed and held jobs run only where their state is chosen
 VERB_STATES: dict[str, tuple[str, ...]] = {
     AuditEvent.Verb.RETRY: ("failed", "canceled", "scheduled", "held"),
@@ -84,14 +71,22 @@ def matching(
 def changeable(verb: str, filters: Mapping[str, str]) -> Q:
     """The condition on jobs that `verb` can change, of those that match."""
     if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "held"):
-        return Q(status=Job.Status.READY)
+        return Q(status=Job.Status.READY) & _changeable_in(verb, filters["state"])
     return Q(status__in=_STATUSES[verb])
+
+
+def _changeable_in(verb: str, state: str) -> Q:
+    """The condition on jobs of this state that `verb` can change."""
+    # A node that is due waits for its parents alone, and these a retry leaves as they are.
+    waits = verb == AuditEvent.Verb.RETRY and state == "scheduled"
+    return Q(run_at__gt=UtcNow()) if waits else Q()
 
 
 def by_status(verb: str, filters: Mapping[str, str]) -> list[tuple[int, Q, dict[str, str]]]:
     """The same jobs, those of each status apart: the status, a condition, and the filters that are left."""
     if (state := filters.get("state")) is not None:
-        status, condition = _STATES[state]
+        status, rest = STATES[state]
+        condition = rest & _changeable_in(verb, state)
         return [(status, condition, {name: value for name, value in filters.items() if name != "state"})]
     only = status_of(verb, filters)
     return [(status, Q(), dict(filters)) for status in _STATUSES[verb] if only in (None, status)]
@@ -225,7 +220,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "from_id": _check_id,
 }
 _CONDITIONS: dict[str, Callable[[str], Q]] = {
-    "state": STATES.__getitem__,
+    "state": condition_of,
     "queue": lambda value: Q(queue=value),
     "task": lambda value: Q(task=value),
     "cause": _cause,

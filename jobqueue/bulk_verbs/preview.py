@@ -45,7 +45,7 @@ def preview(verb: str, filters: Mapping[str, str], *, first: int, using: str, un
     if matched is None:
         ids, _ = next_ids(verb, wanted, after_id=0, until_id=until, most=first, using=using) if first else ([], 0)
     rows = Job.objects.using(using).filter(pk__in=ids).order_by("pk")
-    jobs = list(rows.only("pk", "queue", "task", "status", "run_at")) if ids else []
+    jobs = list(rows.only("pk", "queue", "task", "status", "gate", "run_at", "lock_until")) if ids else []
     return Preview(matched, until, jobs)
 
 

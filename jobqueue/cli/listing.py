@@ -14,18 +14,21 @@ from django.db.models import Q
 from jobqueue.cli.arguments import add_database, add_json, count
 from jobqueue.cli.dead_letters import add_filter, filter_of, instant, shortened
 from jobqueue.db import vendor
+from jobqueue.db.expressions import Unestimated
 from jobqueue.db.parts import ids_that_meet, totals
 from jobqueue.dead_letters.filtering import check_filter, dead_rows, in_order
 from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
 from jobqueue.models import Job
+from jobqueue.models.states import STATES, condition_of
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
 SEARCHED, LOOK_SECONDS = 20_000, 0.7
 #: dead letters that are put into groups
 GROUPED_MAX = 100_000
-_STATES = [status.name.lower() for status in Job.Status]
+#: the words of models.states, and another one for "running"
+_STATES = {state: state for state in STATES} | {"processing": "running"}
 _COLUMNS = (
     "id",
     "status",
@@ -41,7 +44,7 @@ _COLUMNS = (
 
 
 def declare(parser: ArgumentParser) -> None:
-    parser.add_argument("--state", choices=_STATES, default=None, help="jobs in this state")
+    parser.add_argument("--state", choices=[*_STATES], default=None, help="jobs in this state")
     parser.add_argument(
         "--groups", action="store_true", help="dead letters by what went wrong, the largest group first"
     )
@@ -78,7 +81,11 @@ def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
         return list(rows.filter(**wanted).values_list("pk", flat=True)[:limit]), True
     conditions = Q(**wanted)
     if given["state"] is not None:
-        conditions &= Q(status=Job.Status[given["state"].upper()])
+        state = _STATES[given["state"]]
+        conditions &= condition_of(state)
+        few = _few(using, STATES[state].status, conditions, limit)
+        if few is not None:
+            return few, True
     jobs = vendor(using).force_index(Job.objects.using(using).only("pk"), "PRIMARY").order_by("-pk")
     if not conditions:
         return list(jobs.values_list("pk", flat=True)[:limit]), True
@@ -94,6 +101,18 @@ def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
         if time.monotonic() > until:
             return found, False
         ahead = jobs.filter(pk__lt=seen.lowest)
+
+
+def _few(using: str, status: int, conditions: Q, limit: int) -> list[int] | None:
+    """The newest of all jobs that meet the conditions, which ask for a status; None if too many wait or run."""
+    if status not in (Job.Status.READY, Job.Status.PROCESSING):
+        return None
+    rows = Job.objects.using(using).filter(status=Unestimated(int(status))).only("pk").order_by("lock_until")
+    part = vendor(using).walk_by(rows, "ix_lease")[:SEARCHED]
+    seen = totals(part, conditions)
+    if seen.number == SEARCHED:
+        return None
+    return ids_that_meet(part, conditions, order="DESC", most=limit) if seen.meeting else []
 
 
 def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from jobqueue.cli.tables import aligned
 from jobqueue.cli.watch import add_watch, repeat
 from jobqueue.explain.explanation import span
 from jobqueue.stats import QueueStats, snapshot
-from jobqueue.stats.live import COUNT_MAX
+from jobqueue.stats.live import COUNT_MAX, COUNTS, is_at_least
 
 #: columns of the table: of `jobs` alone the first ones
-_SUMMARY = 6
-_HEAD = ("queue", "ready", "scheduled", "running", "failed", "oldest", "per minute", "dead per hour", "errors")
+_SUMMARY = 7
+_HEAD = ("queue", *COUNTS, "oldest", "per minute", "dead per hour", "errors")
 
 
 def declare(parser: ArgumentParser) -> None:
@@ -55,11 +55,11 @@ def _write_table(out: OutputWrapper, found: list[QueueStats], columns: int = len
 
 
 def _row(stats: QueueStats) -> tuple[str, ...]:
-    counts = map(_count, (stats.ready, stats.scheduled, stats.running, stats.failed))
+    counts = [_count(stats, state) for state in COUNTS]
     oldest = span(stats.oldest_age_seconds) if stats.ready else "-"
     rates = f"{stats.throughput_per_minute:,.1f}", f"{stats.dead_per_hour:,}", f"{100 * stats.error_rate:.1f} %"
     return (stats.queue, *counts, oldest, *rates)
 
 
-def _count(number: int) -> str:
-    return f"{number:,}{'+' if number >= COUNT_MAX else ''}"
+def _count(stats: QueueStats, state: str) -> str:
+    return f"{getattr(stats, state):,}{'+' if is_at_least(stats, state, COUNT_MAX) else ''}"

@@ -26,6 +26,7 @@ _SHARE = Rule(lambda v: is_number(v) and 0 < v <= 1, "a number above 0 and up to
 FIGURES: Mapping[str, Rule] = {
     "ready": _JOBS,
     "scheduled": _JOBS,
+    "held": _JOBS,
     "running": _JOBS,
     "failed": _JOBS,
     "oldest_age_seconds": _SECONDS,

@@ -1,4 +1,4 @@
-"""All queues with what is set for them, and how many of their jobs wait and run: for the command and the admin."""
+"""All queues with what is set for them, and the counts of their jobs: for the command and the admin."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from datetime import datetime
 from jobqueue.conf import load
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.alias import explain_missing_table
+from jobqueue.db.clock import read_now
 from jobqueue.flow.controls import paused
 from jobqueue.flow.limiting import KEEP, Limit, limits
 from jobqueue.flow.unaware import count_unaware, running_workers
 from jobqueue.gates.rules import rules
 from jobqueue.models import FlowRule
-from jobqueue.stats.live import count_live
+from jobqueue.stats.live import COUNTS, count_live
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: counts are exact up to this
@@ -28,8 +29,13 @@ class QueueState:
 
     queue: str
     task: str | None
-    ready: int | None  # due, counted up to a bound; None for a task
+    # The states of stats.QueueStats, each counted up to a bound; None for a task.
+    ready: int | None
+    scheduled: int | None
+    held: int | None
     running: int | None
+    failed: int | None
+    oldest_age_seconds: float | None  # since the oldest ready job fell due; 0 if none is ready
     mode: str  # "", "paused" or "draining"
     reason: str
     by: str
@@ -82,7 +88,8 @@ class _Places:
 
     def __init__(self, using: str, queues: Sequence[str], most: int | None = None) -> None:
         self._using = using
-        self._live = count_live(queues, using, lambda: None, most or COUNT_MAX, only=("ready", "running"))
+        self._live = count_live(queues, using, lambda: None, most or COUNT_MAX)
+        self._now = read_now(using)
         self._pauses = {(one.queue, one.task): one for one in paused(using=using)}
         self._limits = {(one.queue, one.task): one for one in limits(using=using)}
         self._workers = running_workers(using)
@@ -100,8 +107,8 @@ class _Places:
         return QueueState(
             queue,
             task,
-            self._live[queue].ready if task is None else None,
-            self._live[queue].running if task is None else None,
+            *(getattr(self._live[queue], state) if task is None else None for state in COUNTS),
+            self._live[queue].age_seconds(self._now) if task is None else None,
             pause.mode if pause else "",
             pause.reason if pause else "",
             pause.by if pause else "",

@@ -11,6 +11,7 @@ from jobqueue.metrics.figures import Figures
 from jobqueue.stats import QueueStats
 from jobqueue.stats.counts import Counts, Kind
 from jobqueue.stats.histogram import BOUNDS_SECONDS
+from jobqueue.stats.live import COUNTS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 #: pairs of queue and task with figures of ended jobs, in their order; each has 47 lines
 KINDS_MAX = 1000
 
-_STATES = ("ready", "scheduled", "running", "failed")
 #: field of Counts -> what its counter counts
 _ENDS = {
     "done": "Jobs that ended DONE",
@@ -64,7 +64,7 @@ def _live(queues: Sequence[QueueStats]) -> Iterator[Metric]:
     more = "1 if the queue has more jobs of a state than jobqueue_jobs says"
     capped = GaugeMetricFamily("jobqueue_jobs_capped", more, None, ("queue",))
     for queue in queues:
-        for state in _STATES:
+        for state in COUNTS:
             jobs.add_metric((queue.queue, state), getattr(queue, state))
         ages.add_metric((queue.queue,), queue.oldest_age_seconds)
         capped.add_metric((queue.queue,), float(queue.capped))

@@ -1,4 +1,4 @@
-"""How many waiting jobs are held back by a gate: index entries, counted up to a cap, in few statements."""
+"""How many ready and scheduled jobs are held back by a gate: index entries, counted up to a cap, in few statements."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from jobqueue.gates.levels import INDEX, ranks
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
-from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
 
-#: an earlier job of its key; a limit, pause or breaker; a person, after a crash; its parents in a workflow
-GATES = (KEY_GATE, FLOW_GATE, HELD_GATE, PARENTS_GATE)
+#: an earlier job of its key; a limit, pause or breaker; its parents in a workflow. Held jobs are counted by live.py.
+GATES = (KEY_GATE, FLOW_GATE, PARENTS_GATE)
 
 
 def count_held_back(
-    queues: Sequence[str], using: str, check: Callable[[], None], most: int, gates: Sequence[int] = GATES
+    queues: Sequence[str], using: str, check: Callable[[], None], most: int
 ) -> dict[str, dict[int, int]]:
-    """By queue and gate, of these gates, how many jobs wait behind it, up to `most`; what has none is not in it.
+    """By queue and gate, of GATES, how many jobs wait behind it, up to `most`; what has none is not in it.
 
     check() is called between statements; it may raise. An index seek for each queue and gate, and an index entry for
     each job that is counted.
     """
     check()
-    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using), [])
+    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in GATES], using), [])
     check()
     found: dict[str, dict[int, int]] = {}
     runs = [{"queue": top.queue, "gate": top.gate} for top in tops]

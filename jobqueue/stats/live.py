@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from typing import Protocol
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
@@ -17,17 +18,17 @@ from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.models.states import WAITING
 from jobqueue.ordering import KEY_GATE
 
 #: counts are exact up to this
 COUNT_MAX = 10_000
-COUNTS = ("ready", "scheduled", "running", "failed")
+COUNTS = ("ready", "scheduled", "held", "running", "failed")
 #: priorities of one queue and gate that are looked at, the highest first
 LEVELS_MAX = 100
-#: gates whose due jobs are ready: they wait for a worker, for their key, or for a limit
+#: models.states by gate: where due jobs are ready and others scheduled, and where all have one state
 READY_GATES = (0, KEY_GATE, FLOW_GATE)
-#: gates whose jobs wait for something else, whatever their run_at: a person, or their parents
-LATER_GATES = (HELD_GATE, PARENTS_GATE)
+STATE_OF_GATE = {PARENTS_GATE: "scheduled", HELD_GATE: "held"}
 
 
 @dataclass(slots=True)
@@ -36,16 +37,38 @@ class Live:
 
     ready: int = 0
     scheduled: int = 0
+    held: int = 0
     running: int = 0
     failed: int = 0
     oldest_run_at: datetime | None = None  # of the ready ones
     capped: bool = False  # one of the counts, at least, is more
 
+    def age_seconds(self, now: datetime) -> float:
+        """How long ago the oldest ready job fell due; 0 if none is ready."""
+        return 0.0 if self.oldest_run_at is None else max(0.0, (now - self.oldest_run_at).total_seconds())
+
     def cap(self, most: int) -> None:
         """Bound the counts."""
-        self.capped = self.capped or max(self.ready, self.scheduled, self.running, self.failed) > most
+        self.capped = self.capped or any(getattr(self, name) > most for name in COUNTS)
         for name in COUNTS:
             setattr(self, name, min(most, getattr(self, name)))
+
+
+class Counted(Protocol):
+    """What has the counts of a queue."""
+
+    @property
+    def capped(self) -> bool:
+        """Whether one of the counts, at least, is more."""
+
+
+def is_at_least(counts: Counted, state: str, most: int) -> bool:
+    """Whether the queue may have more jobs in this state than counts, which stopped at `most`, say."""
+    if not counts.capped:
+        return False
+    # Where no count has reached its end, the queue has more than LEVELS_MAX priorities.
+    of_levels = state in WAITING and max(getattr(counts, name) for name in COUNTS) < most
+    return of_levels or bool(getattr(counts, state) >= most)
 
 
 def count_live(
@@ -63,7 +86,7 @@ def count_live(
     found = {queue: Live() for queue in queues}
     most = COUNT_MAX if most is None else most
     check()
-    gates = (*READY_GATES, *LATER_GATES) if "scheduled" in only else READY_GATES
+    gates = [*READY_GATES, *(gate for gate, state in STATE_OF_GATE.items() if state in only)]
     for rank, levels in enumerate(
         ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using)
     ):
@@ -73,7 +96,8 @@ def count_live(
             break
         _count_waiting(found, levels, using, check, most)
         if "scheduled" in only:
-            _count_later(found, levels, using, check, most)
+            _count_not_due(found, levels, using, check, most)
+        _count_of_gates(found, levels, using, check, most)
         check()
     for status, name in ((Job.Status.PROCESSING, "running"), (Job.Status.FAILED, "failed")):
         if name not in only:
@@ -106,20 +130,32 @@ def _count_waiting(
                 live.oldest_run_at = oldest
 
 
-def _count_later(
+def _count_not_due(
     found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None], most: int
 ) -> None:
-    """Add the jobs of `levels` that are not due, or wait for something else."""
-    later = [level for level in levels if found[level.queue].scheduled <= most]
-    for gates, counter in ((READY_GATES, _not_due), (LATER_GATES, _any_time)):
-        check()
-        runs = [level._asdict() for level in later if level.gate in gates]
-        for count, queue in counter(using, most).seek_each(runs, 20):
-            if count:
-                found[queue].scheduled += count
+    """Add the jobs of `levels` that wait for their time."""
+    check()
+    later = [level for level in levels if level.gate in READY_GATES and found[level.queue].scheduled <= most]
+    for count, queue in _not_due(using, most).seek_each([level._asdict() for level in later], 20):
+        if count:
+            found[queue].scheduled += count
+
+
+def _count_of_gates(
+    found: dict[str, Live], levels: Sequence[Level], using: str, check: Callable[[], None], most: int
+) -> None:
+    """Add the jobs of `levels` that are at gates where all jobs have one state."""
+    check()
+    there = [level for level in levels if level.gate in STATE_OF_GATE]
+    few = [level for level in there if getattr(found[level.queue], STATE_OF_GATE[level.gate]) <= most]
+    for count, queue, gate in _any_time(using, most).seek_each([level._asdict() for level in few], 20):
+        if count:
+            live, state = found[queue], STATE_OF_GATE[int(gate)]
+            setattr(live, state, getattr(live, state) + count)
 
 
 _QUEUE, _GIVEN = UnestimatedSlot("queue", NameField()), Slot("queue", NameField())
+_GATE = Slot("gate", Job._meta.get_field("gate"))
 
 
 def _waiting(using: str) -> JobQuerySet:
@@ -127,7 +163,7 @@ def _waiting(using: str) -> JobQuerySet:
     rows = Job.objects.using(using).filter(
         queue=_QUEUE,
         status=Unestimated(Job.Status.READY),
-        gate=Slot("gate", Job._meta.get_field("gate")),
+        gate=_GATE,
         priority=Slot("level", Job._meta.get_field("priority")),
     )
     return rows.order_by("run_at", "id")
@@ -147,7 +183,7 @@ def _not_due(using: str, most: int) -> Prepared:
 
 @cache
 def _any_time(using: str, most: int) -> Prepared:
-    return _counted(_waiting(using), most + 1)
+    return _counted(_waiting(using), most + 1, _GATE)
 
 
 @cache
@@ -158,9 +194,9 @@ def _of_status(using: str, most: int) -> Prepared:
     return _counted(rows.order_by("gate", "priority", "run_at", "id"), most + 1)
 
 
-def _counted(rows: JobQuerySet, limit: int) -> Prepared:
-    """(number of the first `limit` rows, queue)."""
-    return prepare_count(_by_index(rows).values_list("pk")[:limit], given=[_GIVEN])
+def _counted(rows: JobQuerySet, limit: int, *given: Slot) -> Prepared:
+    """(number of the first `limit` rows, queue, what else is given by the run)."""
+    return prepare_count(_by_index(rows).values_list("pk")[:limit], given=[_GIVEN, *given])
 
 
 def _by_index(rows: JobQuerySet) -> JobQuerySet:

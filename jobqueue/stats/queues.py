@@ -26,7 +26,8 @@ class QueueStats:
 
     queue: str
     ready: int  # due; also those that wait for their key or a limit, and those of a paused queue
-    scheduled: int  # not due yet, waiting for parents, or held after a crash
+    scheduled: int  # not due yet, or waiting for their parents
+    held: int  # waiting for a person, after a crash
     running: int
     failed: int
     oldest_age_seconds: float  # since the oldest ready job fell due; 0 if none is ready
@@ -72,14 +73,14 @@ def figures(
 
 
 def _stats(queue: str, live: Live, recent: Recent, now: datetime) -> QueueStats:
-    oldest = live.oldest_run_at
     return QueueStats(
         queue=queue,
         ready=live.ready,
         scheduled=live.scheduled,
+        held=live.held,
         running=live.running,
         failed=live.failed,
-        oldest_age_seconds=0.0 if oldest is None else max(0.0, (now - oldest).total_seconds()),
+        oldest_age_seconds=live.age_seconds(now),
         throughput_per_minute=recent.throughput_per_minute,
         dead_per_hour=recent.dead_per_hour,
         error_rate=recent.error_rate,

@@ -15,10 +15,12 @@ from jobqueue.admin.page.formatting import plain
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobTag, LaneEntry, Worker
+from jobqueue.models.group import PARENTS_GATE
 from jobqueue.transitions import fail
 from tests.admin.helpers import HOSTILE, JOBS, Inline, client_of, job_page, person, root, sent, text_of, viewer
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
+from tests.marks import finding as mark_finding
 
 pytestmark = pytest.mark.django_db
 
@@ -210,6 +212,34 @@ def test_the_first_job_of_an_age_is_found_between_gaps(many):
     assert ages.first_id("1h", using="default") == 0
 
 
+@mark_finding("O-M12")
+def test_a_list_that_has_not_looked_at_all_jobs_says_that_there_may_be_more(monkeypatch):
+    for module, name, value in ((readonly, "COUNT_CAP", 5), (finding, "SEARCHED", 4), (finding, "WINDOWS_MAX", 1)):
+        monkeypatch.setattr(module, name, value)
+    later = make_jobs(3, run_at=UtcNowPlus(600))
+    due = make_jobs(3)
+    client = viewer()
+    assert '<p class="jobqueue-count">3+ jobs</p>' in text_of(client.get(JOBS, {"state": "ready"}))
+    monkeypatch.setattr(finding, "SEARCHED", 100)
+    page = text_of(client.get(JOBS, {"state": "scheduled"}))
+    assert '<p class="jobqueue-count">3 jobs</p>' in page
+    assert ids_of(page) == later[::-1]
+    assert due
+
+
+@mark_finding("O-M12")
+def test_a_node_that_waits_for_its_parents_is_scheduled_in_the_list_and_on_its_page():
+    node = make_job(gate=PARENTS_GATE)
+    client = root()
+    assert listed(client, {"state": "ready"}) == []
+    assert listed(client, {"state": "scheduled"}) == [node]
+    page = text_of(client.get(job_page(node)))
+    assert "Scheduled" in page or "scheduled" in page
+    # Its parents decide when it runs.
+    assert "Run now" not in page
+    assert "Cancel" in page
+
+
 def test_where_no_index_serves_the_filter_a_page_looks_at_so_many_jobs_and_goes_on(few, monkeypatch):
     monkeypatch.setattr(finding, "SEARCHED", 10)
     monkeypatch.setattr(finding, "WINDOWS_MAX", 1)
@@ -235,7 +265,7 @@ def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypa
     client = viewer()
     page = text_of(client.get(JOBS, {"task": "greet"}))
     assert ids_of(page) == greet[:1:-1]
-    assert "5 jobs" in page
+    assert "5+ jobs" in page
     assert [one for page in walked(client, {"task": "greet"})[0] for one in page] == greet[::-1]
     monkeypatch.setattr(finding, "LOOK_SECONDS", 0.0)
     page = text_of(client.get(JOBS, {"task": "greet"}))

@@ -106,29 +106,33 @@ class TestSilentWorkers:
         assert "\u202e" not in page
 
 
-class TestHeldBack:
+class TestBlockedAndHeld:
     def test_without_such_jobs_there_is_no_tile(self):
         make_job("mail")
-        assert tile(show(), "Held back") is None
+        assert tile(show(), "Blocked") is None
+        assert tile(show(), "Held") is None
 
     def test_the_tile_tells_what_holds_them(self):
         for gate, count in ((KEY_GATE, 3), (FLOW_GATE, 2), (PARENTS_GATE, 1)):
             for job_id in make_jobs(count, "mail"):
                 set_columns(job_id, gate=gate)
         make_jobs(4, "mail")
-        assert tile(show(), "Held back") == ("6 by keys 3, by limits 2, by parents 1", None)
+        note = "among ready and scheduled: by keys 3, by limits 2, by parents 1"
+        assert tile(show(), "Blocked") == (f"6 {note}", None)
 
     def test_those_that_are_held_after_a_crash_have_a_list(self):
         set_columns(make_job("mail"), gate=HELD_GATE)
         page = show()
-        assert tile(page, "Held back") == ("1 after crashes 1", "/admin/jobqueue/job/?state=held")
+        assert tile(page, "Blocked") is None
+        assert tile(page, "Held") == ("1 after crashes", "/admin/jobqueue/job/?state=held")
         assert '<li class="jobqueue-tile-warn"><a href="/admin/jobqueue/job/?state=held"' in page
 
     def test_a_count_above_the_cap_says_so(self, monkeypatch):
         monkeypatch.setattr(reading, "COUNTS_MAX", (2,))
         for job_id in make_jobs(3, "mail"):
             set_columns(job_id, gate=KEY_GATE)
-        assert tile(show(), "Held back")[0] == "2+ by keys 2"
+        assert tile(show(), "Blocked")[0].startswith("2+ ")
+        assert tile(show(), "Ready")[0].startswith("2+ ")
 
     def test_the_number_of_statements_does_not_grow_with_the_queues(self):
         counts, client = [], root()

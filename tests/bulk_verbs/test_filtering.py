@@ -6,13 +6,18 @@ from itertools import permutations
 import pytest
 
 from jobqueue.bulk_verbs import matching, walking
+from jobqueue.bulk_verbs.changing import change
 from jobqueue.bulk_verbs.filtering import check_verb, still
 from jobqueue.bulk_verbs.preview import preview
 from jobqueue.bulk_verbs.walking import next_ids
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import JobTag
-from tests.factories import claim_one, expire, job, make_in_state, make_job, set_columns
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE
+from tests.factories import claim_one, expire, job, make_in_state, make_job, now, set_columns
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +38,33 @@ def test_each_state_has_its_jobs():
     assert {state: found(state=state) for state in ids} == {state: [job_id] for state, job_id in ids.items()}
     assert found(state="running") == [ids["expired"]]
     assert found() == sorted(ids.values())
+
+
+@finding("O-M12")
+def test_waiting_jobs_are_ready_scheduled_or_held_whatever_the_verb():
+    node, later_node = make_job(gate=PARENTS_GATE), make_job(gate=PARENTS_GATE, run_at=UtcNowPlus(600))
+    held, later_held = make_job(gate=HELD_GATE), make_job(gate=HELD_GATE, run_at=UtcNowPlus(600))
+    due, limited, later = make_job(), make_job(gate=FLOW_GATE), make_job(run_at=UtcNowPlus(600))
+    assert found(state="ready") == [due, limited]
+    assert found(state="scheduled") == [node, later_node, later]
+    assert found(state="held") == [held, later_held]
+    for state in ("ready", "scheduled", "held"):
+        assert [job.pk for job in preview("cancel", {"state": state}, first=9, using="default").first] == found(
+            state=state
+        )
+
+
+@finding("O-M12")
+@pytest.mark.parametrize("queue", [{}, {"queue": "q"}])
+def test_a_retry_of_scheduled_jobs_leaves_nodes_that_wait_for_their_parents_alone(queue):
+    node, later = make_job(gate=PARENTS_GATE), make_job(run_at=UtcNowPlus(600))
+    later_node = make_job(gate=PARENTS_GATE, run_at=UtcNowPlus(600))
+    wanted = {"state": "scheduled", **queue}
+    seen = preview("retry", wanted, first=9, using="default")
+    assert (seen.matched, [one.pk for one in seen.first]) == (2, [later, later_node])
+    assert next_ids("retry", wanted, after_id=0, until_id=later_node, most=9, using="default")[0] == [later, later_node]
+    assert change("retry", [node, later], still("retry", wanted, now()), using="default") == 1
+    assert (job(later).run_at <= now(), job(node).gate) == (True, PARENTS_GATE)
 
 
 def test_a_job_whose_lease_is_good_runs_and_has_not_expired():

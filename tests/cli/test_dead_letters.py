@@ -10,9 +10,12 @@ from jobqueue.cli import dead_letters, listing, operations, retry
 from jobqueue.dead_letters import redrives
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE
 from tests.cli.helpers import Terminal
 from tests.dead_letters.test_redrive import carry_out, dead
 from tests.factories import job, make_in_state, make_job, set_columns, state
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -68,6 +71,37 @@ def test_it_lists_jobs_newest_first():
     assert [found["id"] for found in json.loads(run("list", "--state", "ready", "--json")[1])["jobs"]] == [one]
     assert [found["id"] for found in json.loads(run("list", "--state=failed", "--json")[1])["jobs"]] == [two]
     assert run("list", "--queue", "nowhere") == (0, "no job matches\n")
+
+
+@finding("O-M12")
+def test_the_states_are_those_of_the_lists_of_the_admin(monkeypatch):
+    """Also where more jobs wait than one statement looks at."""
+    ids = {
+        "ready": make_job(),
+        "scheduled": make_job(gate=PARENTS_GATE),
+        "held": make_job(gate=HELD_GATE),
+        "done": make_in_state("DONE", "other"),
+        "running": make_in_state("PROCESSING", "other"),
+    }
+    for searched in (listing.SEARCHED, 2):
+        monkeypatch.setattr(listing, "SEARCHED", searched)
+        for name, job_id in ids.items():
+            said = json.loads(run("list", "--state", name, "--json")[1])
+            assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([job_id], True), name
+    assert [found["id"] for found in json.loads(run("list", "--state", "processing", "--json")[1])["jobs"]] == [
+        ids["running"]
+    ]
+
+
+@finding("O-M12")
+def test_jobs_that_wait_are_listed_behind_more_ended_jobs_than_are_looked_at(monkeypatch):
+    waits = make_job()
+    for _ in range(3):
+        make_in_state("DONE", "other")
+    monkeypatch.setattr(listing, "SEARCHED", 2)
+    monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
+    said = json.loads(run("list", "--state", "ready", "--json")[1])
+    assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([waits], True)
 
 
 def test_it_lists_dead_letters_in_groups():

@@ -28,9 +28,9 @@ def test_each_queue_has_a_line():
         make_job("import", run_at=UtcNowPlus(-7500))
     head, imports, mail = printed("stats").splitlines()
     assert head.split("  ")[0] == "queue"
-    assert imports.split()[:7] == ["import", "1", "0", "0", "0", "2h", "5m"]
+    assert imports.split()[:8] == ["import", "1", "0", "0", "0", "0", "2h", "5m"]
     cells = mail.split()
-    assert cells[:5] == ["mail", "1", "0", "1", "1"]
+    assert cells[:6] == ["mail", "1", "0", "0", "1", "1"]
     assert cells[-3:] == ["1", "25.0", "%"]
     assert printed("stats", "--queue", "mail").splitlines()[1:] != [imports]
     assert printed("stats", "-v", "0") == ""
@@ -45,7 +45,7 @@ def test_json_has_the_attributes_of_the_snapshot():
 
 
 def test_a_capped_count_has_a_plus(monkeypatch):
-    one = QueueStats("q", 10_000, 3, 0, 0, 5.0, 1234.5, 2, 0.5, True)
+    one = QueueStats("q", 10_000, 3, 0, 0, 0, 5.0, 1234.5, 2, 0.5, True)
     monkeypatch.setattr(stats, "snapshot", lambda **given: [one])
     assert printed("stats").splitlines()[1].split()[:3] == ["q", "10,000+", "3"]
 

@@ -12,6 +12,7 @@ from jobqueue.locks import mutex
 from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.metrics import families
 from jobqueue.models import JobStat, RedoneStat
+from jobqueue.models.job import HELD_GATE
 from jobqueue.stats import recorder, totals
 from jobqueue.stats.histogram import BOUNDS_SECONDS
 from jobqueue.transitions import ack, claim, discard, fail, reap
@@ -31,10 +32,11 @@ def test_jobs_are_counted_by_queue_and_state():
     make_job("slow", run_at=UtcNowPlus(-500))
     enqueue("q", 1, run_at=read_now("default") + timedelta(hours=1))
     (lease,) = claim("q", 1, worker="w")
+    make_job("slow", gate=HELD_GATE)
     found = figures()
-    states = ("ready", "scheduled", "running", "failed")
-    assert [of(found, "jobqueue_jobs", queue="q", state=state) for state in states] == [2, 1, 1, 0]
-    assert [of(found, "jobqueue_jobs", queue="slow", state=state) for state in states] == [1, 0, 0, 0]
+    states = ("ready", "scheduled", "held", "running", "failed")
+    assert [of(found, "jobqueue_jobs", queue="q", state=state) for state in states] == [2, 1, 0, 1, 0]
+    assert [of(found, "jobqueue_jobs", queue="slow", state=state) for state in states] == [1, 0, 1, 0, 0]
     assert 500 <= of(found, "jobqueue_oldest_age_seconds", queue="slow") < 560
     assert of(found, "jobqueue_jobs_capped", queue="q") == 0
     set_columns(lease.job_id, status=3, lock_token=None, locked_by=None, locked_at=None, lock_until=None)

@@ -31,7 +31,7 @@ def promtool():
 
 def exposed():
     """The names of all samples of the view and of a probe, with the suffixes of counters and histograms."""
-    queue = QueueStats("q", 1, 0, 0, 0, 1.0, 0.0, 0, 0.0, False)
+    queue = QueueStats("q", 1, 0, 0, 0, 0, 1.0, 0.0, 0, 0.0, False)
     text = prometheus_text(Figures([queue], {Kind("q", "t"): Counts(done=1)}, [], ServerCounts(0, 0.0, 0)))
     probe = Probe.__new__(Probe)
     probe._scoreboard = Scoreboard(1, 1)

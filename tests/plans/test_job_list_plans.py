@@ -9,8 +9,8 @@ from jobqueue import enqueue_many
 from jobqueue.admin.jobs import filters, finding, tabs
 from jobqueue.admin.page import readonly
 from jobqueue.admin.page.keyset import Cursor
-from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.models import Job, JobTag
+from jobqueue.models.states import STATES
 from tests.factories import claim_one
 from tests.plans.test_explain_plans import on_jobs, sent
 from tests.plans.test_plans import EXPLAIN, SORTS, plan

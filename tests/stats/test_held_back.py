@@ -21,15 +21,16 @@ def behind(gate, count=1, queue="a", **columns):
         set_columns(job_id, gate=gate)
 
 
-def test_jobs_are_counted_by_queue_and_gate():
+def test_jobs_are_counted_by_queue_and_gate_but_those_that_wait_for_a_person():
     make_in_state("DONE", "a")
     behind(KEY_GATE, 2)
     behind(KEY_GATE, 1, priority=7)
     behind(FLOW_GATE, 1)
+    behind(PARENTS_GATE, 2, "b")
     behind(HELD_GATE, 2, "b")
     behind(PARENTS_GATE, 1, "c")
     make_jobs(5, "a")
-    assert read("a", "b") == {"a": {KEY_GATE: 3, FLOW_GATE: 1}, "b": {HELD_GATE: 2}}
+    assert read("a", "b") == {"a": {KEY_GATE: 3, FLOW_GATE: 1}, "b": {PARENTS_GATE: 2}}
     assert read() == {}
 
 

@@ -18,13 +18,14 @@ from jobqueue.admin.audit.recording import permitted, record
 from jobqueue.admin.audit.words import VERBS, filter_parts, matched_words
 from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
 from jobqueue.admin.jobs.filters import SEARCH, chosen
-from jobqueue.admin.jobs.states import LABELS, STATE_OF
+from jobqueue.admin.jobs.states import LABELS, state_of
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import job_link, number, plain, short_task
 from jobqueue.bulk_verbs.filtering import VERB_STATES
 from jobqueue.bulk_verbs.preview import Preview, preview
 from jobqueue.conf import load
+from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
@@ -154,11 +155,12 @@ def _found(verb: str, filters: dict[str, str], found: Preview) -> dict[str, Any]
 
 
 def _table(jobs: list[Job]) -> Table:
+    now = read_now(load().database)
     columns = (Column(gettext("job")), Column(gettext("state")), Column(gettext("queue")), Column(gettext("task")))
     rows = [
         (
             job_link(job.pk),
-            str(LABELS[STATE_OF[Job.Status(job.status)]]),
+            str(LABELS[state_of(job, now)]),
             plain(job.queue),
             plain(short_task(job.task)) if job.task else gettext("(handler)"),
         )

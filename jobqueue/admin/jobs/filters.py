@@ -17,21 +17,17 @@ from django.db.models import Q
 from django.http import HttpRequest
 
 from jobqueue.admin.jobs import ages, failures, searching
-from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page.causes import CAUSES
-from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.conf import load
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
+from jobqueue.models.states import STATES, condition_of
 from jobqueue.tasks import registry
 
 SEARCH = "q"
 #: the parameters, in the order in which the page shows them; of `state` it has tabs
 NAMES = ("state", "queue", "task", "tag", "error", "fingerprint", "cause", "worker", "age")
 NOTHING = Q(pk__in=())
-STATUSES = {"ready": Job.Status.READY, "scheduled": Job.Status.READY, "held": Job.Status.READY}
-STATUSES |= {"running": Job.Status.PROCESSING, "expired": Job.Status.PROCESSING}
-STATUSES |= {state: status for status, state in ENDED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Selection:
     def status(self) -> int | None:
         """The status of all jobs of the selection, if they have the same one."""
         if state := self.chosen.get("state"):
-            return STATUSES[state]
+            return STATES[state].status
         if self.chosen.get("cause") == FailureCause.EXPIRED:
             return Job.Status.CANCELED
         return Job.Status.FAILED if {"cause", "error", "fingerprint"} & self.chosen.keys() else None
@@ -104,7 +100,7 @@ def _known(values: Mapping[str, object]) -> Callable[[str], None]:
 
 def _state(value: str, using: str) -> Q:
     _known(STATES)(value)
-    return STATES[value]
+    return condition_of(value)
 
 
 def _cause(value: str, using: str) -> Q:

@@ -44,6 +44,8 @@ class JobList(VerbList):
             self.page_note = text % {"seconds": f"{SECONDS:g}"}
             return Page([])
         self.result_count, self.page_note = found.count, _note(found, first=cursor is None)
+        # Counted were those of the jobs that were looked at.
+        self.is_at_least = bool(found.searched)
         rows.sort(key=lambda job: -job.pk)
         before = "" if found.before is None else keyset.sign([found.before], back=True)
         behind = "" if found.behind is None else keyset.sign([found.behind], back=False)

@@ -12,8 +12,8 @@ from jobqueue.admin.page.formatting import plain, short_class, span
 from jobqueue.conf import load
 from jobqueue.dead_letters.alone import is_requested
 from jobqueue.explain import Explanation
-from jobqueue.models import Job, LaneEntry
-from jobqueue.models.job import HELD_GATE, QUARANTINED
+from jobqueue.models import Job, LaneEntry, states
+from jobqueue.models.job import QUARANTINED
 from jobqueue.ordering import SCHEDULED
 
 if TYPE_CHECKING:
@@ -54,18 +54,15 @@ VERBS: dict[str, tuple[str, ...]] = {
 def verbs_of(job: ShownJob) -> tuple[str, ...]:
     """The verbs whose buttons its page has."""
     quarantined = job.status == Job.Status.FAILED and job.wait_reason == QUARANTINED
-    return (*VERBS[state_of(job)], *(["run_alone"] if quarantined else []))
+    state = state_of(job)
+    # A node that is due waits for its parents alone: a retry would change nothing.
+    own = [verb for verb in VERBS[state] if (verb, state) != ("retry", "scheduled") or job.run_at > job.now]
+    return (*own, *(["run_alone"] if quarantined else []))
 
 
 def state_of(job: ShownJob) -> str:
     """The key in LABELS of a job."""
-    if job.status == Job.Status.READY and job.gate == HELD_GATE:
-        return "held"
-    if job.status == Job.Status.READY:
-        return "scheduled" if job.run_at > job.now else "ready"
-    if job.status == Job.Status.PROCESSING:
-        return "expired" if job.lock_until < job.now else "running"
-    return ENDED[job.status]
+    return states.state_of(job, job.now)
 
 
 def state_label(job: ShownJob) -> str:

@@ -5,24 +5,22 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db.models import Count, Q
+from django.db.models import Count
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.filters import Selection
 from jobqueue.admin.jobs.states import LABELS, STATE_OF
 from jobqueue.admin.page import readonly
-from jobqueue.bulk_verbs.filtering import STATES
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
 from jobqueue.db.time_limit import TimeLimit, time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job
-from jobqueue.models.job import HELD_GATE, JobQuerySet
-from jobqueue.stats.held_back import count_held_back
-from jobqueue.stats.live import count_live
+from jobqueue.models.job import JobQuerySet
+from jobqueue.models.states import STATES, WAITING, condition_of
+from jobqueue.stats.live import count_live, is_at_least
 from jobqueue.transitions.claiming.candidates import queue_names
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ def _counts(queue: str | None, using: str) -> dict[str, Number]:
         with time_limit(SECONDS, using=using) as limit:
             of_status = _of_statuses(queue, using)
             limit.check()
-            expired = _rows(queue, using).filter(STATES["expired"]).values("pk")[: readonly.COUNT_CAP].count()
+            expired = _rows(queue, using).filter(condition_of("expired")).values("pk")[: readonly.COUNT_CAP].count()
             limit.check()
             waiting = of_status[Job.Status.READY]
             found = _of_many_waiting(queue, using, limit) if waiting.capped else _of_few_waiting(queue, using)
@@ -124,10 +122,7 @@ def _counted(of_all: bool, most: int, using: str) -> Prepared:
 def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
     """Each of them is looked at."""
     rows = _rows(queue, using).filter(status=_READY).values("run_at", "gate")[: readonly.COUNT_CAP]
-    held, due = Q(gate=HELD_GATE), Q(run_at__lte=UtcNow())
-    found = rows.aggregate(
-        ready=Count("pk", filter=due & ~held), scheduled=Count("pk", filter=~due & ~held), held=Count("pk", filter=held)
-    )
+    found = rows.aggregate(**{state: Count("pk", filter=STATES[state].rest) for state in WAITING})
     return {state: _number(count) for state, count in found.items()}
 
 
@@ -135,15 +130,10 @@ def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[st
     """By queue, gate and priority: an index has their jobs by the time at which they are due."""
     names = queue_names(using=using, limit=QUEUES_COUNTED + 1) if queue is None else [queue]
     most = max(OF_A_QUEUE, readonly.COUNT_CAP // max(1, len(names)))
-    live = count_live(names[:QUEUES_COUNTED], using, limit.check, most).values()
-    limit.check()
-    behind = count_held_back(names[:QUEUES_COUNTED], using, limit.check, most, gates=(HELD_GATE,))
-    held = [of_gates[HELD_GATE] for of_gates in behind.values()]
+    live = count_live(names[:QUEUES_COUNTED], using, limit.check, most, only=WAITING).values()
     more = len(names) > QUEUES_COUNTED
-    ready, later = sum(one.ready for one in live), sum(one.scheduled for one in live)
-    # count_live() counts held jobs as scheduled ones. The tabs do not: held jobs wait for a person.
-    return {
-        "ready": Number(ready, more or any(one.ready >= most for one in live)),
-        "scheduled": Number(max(0, later - sum(held)), more or any(one.scheduled >= most for one in live)),
-        "held": Number(sum(held), more or any(one >= most for one in held)),
-    }
+    found = {}
+    for state in WAITING:
+        count = sum(getattr(one, state) for one in live)
+        found[state] = Number(count, more or any(is_at_least(one, state, most) for one in live))
+    return found

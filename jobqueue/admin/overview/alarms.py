@@ -27,6 +27,7 @@ _OF_FAILED = ("failed", "dead_per_hour", "error_rate")
 WORDS: Mapping[str, StrOrPromise] = {
     "ready": _("ready jobs"),
     "scheduled": _("scheduled jobs"),
+    "held": _("held jobs"),
     "running": _("running jobs"),
     "failed": _("failed jobs"),
     "oldest_age_seconds": _("age of the oldest ready job"),

@@ -17,6 +17,7 @@ from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, 
 from jobqueue.admin.page.rates import marked
 from jobqueue.models import FlowRule
 from jobqueue.stats.ends import Ends
+from jobqueue.stats.live import is_at_least
 from jobqueue.stats.queue_history import QueueHistory
 from jobqueue.stats.queues import QueueStats
 
@@ -26,6 +27,7 @@ _QUEUE = (
     Column(_("Ready"), is_number=True),
     Column(_("Oldest"), is_number=True),
     Column(_("Scheduled"), is_number=True),
+    Column(_("Held"), is_number=True),
     Column(_("Running"), is_number=True),
     Column(_("Failed"), is_number=True),
     Column(_("Ended per minute"), is_number=True),
@@ -76,6 +78,7 @@ def _queue(
         _count(one, "ready", most),
         span(one.oldest_age_seconds) if one.oldest_age_seconds else NOTHING,
         _count(one, "scheduled", most),
+        _count(one, "held", most),
         _count(one, "running", most),
         _count(one, "failed", most),
         format_html("{} {}", ended, sparkline(course, label=label)) if any(course) else ended,
@@ -102,7 +105,7 @@ def _count(one: QueueStats, state: str, most: int) -> str:
     count = getattr(one, state)
     if not count:
         return NOTHING
-    text = number(count) + ("+" if count >= most else "")
+    text = number(count) + ("+" if is_at_least(one, state, most) else "")
     return link(list_address("job", state=state, queue=one.queue), text)
 
 

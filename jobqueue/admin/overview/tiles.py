@@ -13,9 +13,9 @@ from jobqueue.admin.page.addresses import list_address
 from jobqueue.admin.page.formatting import number, span
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.group import PARENTS_GATE
-from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
-from jobqueue.stats.queues import QueueStats
+from jobqueue.stats.live import is_at_least
+from jobqueue.stats.queues import QUEUES_MAX, QueueStats
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _GATES: Mapping[int, StrOrPromise] = {
     KEY_GATE: _("by keys"),
     FLOW_GATE: _("by limits"),
-    HELD_GATE: _("after crashes"),
     PARENTS_GATE: _("by parents"),
 }
 
@@ -59,24 +58,32 @@ def _of_jobs(stats: Sequence[QueueStats], workers: Workers | None) -> list[Tile]
     return [
         Tile(_("Ready"), _sum(stats, "ready"), waits, list_address("job", state="ready")),
         Tile(_("Scheduled"), _sum(stats, "scheduled"), "", list_address("job", state="scheduled")),
+        *_of_held(stats),
         Tile(_("Running"), _sum(stats, "running"), of, list_address("job", state="running")),
         Tile(_("Failed"), _sum(stats, "failed"), lately, list_address("job", state="failed"), "bad" if dead else ""),
     ]
 
 
+def _of_held(stats: Sequence[QueueStats]) -> list[Tile]:
+    """The jobs that wait for a person, if there are some."""
+    if not any(one.held for one in stats):
+        return []
+    return [Tile(_("Held"), _sum(stats, "held"), gettext("after crashes"), list_address("job", state="held"), "warn")]
+
+
 def _sum(stats: Sequence[QueueStats], name: str) -> str:
-    """The jobs of all queues, with "+" if one of them has more than are counted."""
-    values, most = [getattr(one, name) for one in stats], count_max(len(stats))
-    return number(sum(values)) + ("+" if any(value >= most for value in values) else "")
+    """The jobs of all queues, with "+" if there are more than are counted, or more queues than are read."""
+    most = count_max(len(stats))
+    more = len(stats) >= QUEUES_MAX or any(is_at_least(one, name, most) for one in stats)
+    return number(sum(getattr(one, name) for one in stats)) + ("+" if more else "")
 
 
 def _of_held_back(held: HeldBack) -> Tile:
-    """It leads to a list only if a crash holds all of its jobs: the list counts others as ready or scheduled."""
+    """No list has these jobs: they are ready or scheduled, and counted as such, too."""
     more = "+" if held.capped else ""
-    note = ", ".join(f"{_GATES[gate]} {number(count)}" for gate, count in held.by_gate.items())
-    address = list_address("job", state="held") if {*held.by_gate} == {HELD_GATE} else ""
-    kind = "warn" if HELD_GATE in held.by_gate else ""
-    return Tile(_("Held back"), number(sum(held.by_gate.values())) + more, note, address, kind)
+    gates = ", ".join(f"{_GATES[gate]} {number(count)}" for gate, count in held.by_gate.items())
+    note = gettext("among ready and scheduled: %(gates)s") % {"gates": gates}
+    return Tile(_("Blocked"), number(sum(held.by_gate.values())) + more, note, "")
 
 
 def _of_workers(workers: Workers) -> Tile:

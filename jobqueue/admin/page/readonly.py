@@ -79,6 +79,8 @@ class NewestFirst(ChangeList):
     """
 
     full_result_count: int | None
+    #: there may be more rows than result_count
+    is_at_least = False
     model_admin: ReadOnlyAdmin
     #: the links to the first page, to the page before this one, and to the one behind it
     page_words: tuple[StrOrPromise, StrOrPromise, StrOrPromise] = (_("Newest"), _("Newer"), _("Older"))
@@ -126,9 +128,9 @@ class NewestFirst(ChangeList):
 
     @property
     def count_words(self) -> str:
-        """The number of rows, such as "1,234 jobs" or "10,000+ jobs"."""
+        """The number of rows, such as "1,234 jobs", or "835+ jobs" where there may be more."""
         name = self.opts.verbose_name if self.result_count == 1 else self.opts.verbose_name_plural
-        return f"{capped(self.result_count)} {name}"
+        return f"{capped(self.result_count, self.result_count if self.is_at_least else None)} {name}"
 
 
 def capped(count: int, cap: int | None = None) -> str:

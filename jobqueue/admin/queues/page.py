@@ -16,8 +16,9 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext
 
 from jobqueue import flow
+from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import list_address
-from jobqueue.admin.page.formatting import plain, stacked
+from jobqueue.admin.page.formatting import NOTHING, plain, span, stacked
 from jobqueue.admin.page.history import log_entry, recent
 from jobqueue.admin.queues.forms import LimitForm, ReasonForm
 from jobqueue.admin.queues.rows import NAME_CHARS, limit_texts, mode_cell, queue_page
@@ -30,6 +31,7 @@ from jobqueue.flow.controls import BY_CHARS
 from jobqueue.flow.overview import QueueState, place_state, queue_states
 from jobqueue.flow.rows import check_place
 from jobqueue.models import FlowRule
+from jobqueue.stats.live import COUNTS
 from jobqueue.tasks import registry
 
 TASKS_SUGGESTED = 200
@@ -193,9 +195,10 @@ def _title(place: Place) -> str:
 
 def _facts(state: QueueState, now: Any) -> Iterable[tuple[str, str]]:
     yield gettext("state"), mode_cell(state, now)
-    if state.ready is not None and state.running is not None:
-        yield gettext("ready"), wording.count_text(state.ready)
-        yield gettext("running"), wording.count_text(state.running)
+    if state.task is None:
+        for name in COUNTS:
+            yield str(LABELS[name]), wording.count_text(getattr(state, name))
+        yield gettext("oldest ready job"), span(state.oldest_age_seconds) if state.oldest_age_seconds else NOTHING
     for name, title in (("concurrency", gettext("concurrency")), ("rate", gettext("rate"))):
         text, origin = limit_texts(state, name)
         if state.task is not None and not origin:

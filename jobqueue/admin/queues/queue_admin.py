@@ -1,4 +1,4 @@
-"""The page of all queues and circuit breakers: what is set, and how many jobs wait and run."""
+"""The page of all queues and circuit breakers: what is set, and how many jobs wait, run and have failed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,24 @@ from jobqueue.admin.queues.rows import breaker_cells, queue_cells, queue_page
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.flow.breaker_list import breaker_facts
-from jobqueue.flow.overview import QUEUES_MAX, known_names, queue_states
+from jobqueue.flow.overview import QUEUES_MAX, QueueState, known_names, queue_states
 from jobqueue.models import FlowRule
+from jobqueue.stats.live import COUNTS
 
 QUEUES_SHOWN = 50
 SEARCH_CHARS = 64
-HEAD = (_("queue, task"), _("state"), _("ready"), _("running"), _("concurrency"), _("rate"))
+HEAD = (
+    _("queue, task"),
+    _("state"),
+    _("ready"),
+    _("Oldest"),
+    _("scheduled"),
+    _("held"),
+    _("running"),
+    _("failed"),
+    _("concurrency"),
+    _("rate"),
+)
 BREAKER_HEAD = (_("dependency"), _("state"), _("reason"), _("since"), _("what happens next"))
 
 
@@ -57,7 +69,7 @@ class QueueAdmin(ReadOnlyAdmin):
         names = [name for name in known if query.casefold() in name.casefold()]
         page = Paginator(names, QUEUES_SHOWN).get_page(request.GET.get("p"))
         states = queue_states(using=using, names=list(page.object_list), most=rows.COUNT_MAX)
-        now = read_now(using)
+        now, links = read_now(using), request.user.has_perm("jobqueue.view_job")
         context = {
             **self.admin_site.each_context(request),
             "title": capfirst(str(self.opts.verbose_name_plural)),
@@ -67,8 +79,8 @@ class QueueAdmin(ReadOnlyAdmin):
             "page": page,
             "is_searchable": len(known) > 1,
             "head": HEAD,
-            "rows": [queue_cells(state, now) for state in states],
-            "notes": list(_notes(len(known), any(_is_capped(state.ready, state.running) for state in states))),
+            "rows": [queue_cells(state, now, links=links) for state in states],
+            "notes": list(_notes(len(known), any(map(_is_capped, states)))),
             "breaker_head": BREAKER_HEAD,
             "breakers": self._breakers(request),
             **(extra_context or {}),
@@ -114,8 +126,8 @@ class QueueAdmin(ReadOnlyAdmin):
         return super().row_name(object_id) if row is None else str(row)
 
 
-def _is_capped(*counts: int | None) -> bool:
-    return any(count is not None and count >= rows.COUNT_MAX for count in counts)
+def _is_capped(state: QueueState) -> bool:
+    return any((getattr(state, name) or 0) >= rows.COUNT_MAX for name in COUNTS)
 
 
 def _notes(known: int, capped: bool) -> Any:

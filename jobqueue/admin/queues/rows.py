@@ -9,14 +9,15 @@ from typing import Any
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 
-from jobqueue.admin.page.addresses import address_of, link
-from jobqueue.admin.page.formatting import NOTHING, badge, hint, plain, relative, stacked, stamp
+from jobqueue.admin.page.addresses import address_of, link, list_address
+from jobqueue.admin.page.formatting import NOTHING, badge, hint, plain, relative, span, stacked, stamp
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.flow.breaker_list import BreakerFacts
 from jobqueue.flow.overview import QueueState
 from jobqueue.flow.wording import concurrency_text, count_text
 from jobqueue.models import BreakerState, FlowRule
+from jobqueue.stats.live import COUNTS
 from jobqueue.validation import check_queue
 
 NAME_CHARS, REASON_CHARS = 120, 200
@@ -36,13 +37,15 @@ def breaker_page(dependency: str) -> str:
     return address_of("flowrule_breaker", dependency=dependency)
 
 
-def queue_cells(state: QueueState, now: datetime) -> dict[str, Any]:
-    """A row of the list; a task stands below its queue."""
+def queue_cells(state: QueueState, now: datetime, *, links: bool) -> dict[str, Any]:
+    """A row of the list; a task stands below its queue. With `links` each count leads to its jobs."""
+    most = gettext("of at most %(n)d") % {"n": state.max_ready} if state.max_ready is not None else ""
     own = [
         _name(state),
         mode_cell(state, now),
-        _count(state.ready, state.max_ready),
-        _count(state.running, None),
+        stacked(_count(state, "ready", links=links), most) if state.task is None else "",
+        span(state.oldest_age_seconds) if state.oldest_age_seconds else "",
+        *(_count(state, name, links=links) for name in COUNTS if name != "ready"),
         stacked(*limit_texts(state, "concurrency")),
         stacked(*limit_texts(state, "rate")),
     ]
@@ -128,10 +131,13 @@ def _link(name: str, page: Callable[[str], str], check: Callable[[object], objec
     return link(page(name), plain(name, NAME_CHARS))
 
 
-def _count(count: int | None, most: int | None) -> str:
+def _count(state: QueueState, name: str, *, links: bool) -> str:
+    """How many jobs of the queue are in a state; "" for a task."""
+    count = getattr(state, name)
     if count is None:
         return ""
-    return stacked(count_text(count, COUNT_MAX), gettext("of at most %(n)d") % {"n": most} if most is not None else "")
+    text = count_text(count, COUNT_MAX)
+    return link(list_address("job", queue=state.queue, state=name), text) if links and count else text
 
 
 def limit_texts(state: QueueState, name: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.maintenance.worker_rows import SILENT
 from jobqueue.models import Job, JobAlarm, JobStat, QueueStat, RedoneStat, Worker
+from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions import claim, fail_many
 from tests.alarms.helpers import look_again
 from tests.alarms.receivers import http_receiver, smtp_sink
@@ -57,6 +58,11 @@ def ready(share):
 def scheduled(share):
     clear("scheduled")
     make_jobs(int(share * MANY), "scheduled", run_at=UtcNowPlus(3600))
+
+
+def held(share):
+    clear("held")
+    make_jobs(int(share * MANY), "held", gate=HELD_GATE)
 
 
 def running(share):
@@ -130,6 +136,7 @@ def refused(share):
 FIGURE = {
     "ready": Figure(MANY, ready),
     "scheduled": Figure(MANY, scheduled),
+    "held": Figure(MANY, held),
     "running": Figure(MANY, running),
     "failed": Figure(MANY, failed),
     "oldest_age_seconds": Figure(3600, oldest),

@@ -182,10 +182,10 @@ BULK_VERBS = [
     ),
     mutant(
         "jobs that run well count as those whose lease ran out",
-        "bulk_verbs/filtering.py",
-        "_STATES",
-        '"expired": (Job.Status.PROCESSING, Q(lock_until__lt=UtcNow()))',
-        '"expired": (Job.Status.PROCESSING, Q())',
+        "models/states.py",
+        "STATES",
+        '"expired": State(Job.Status.PROCESSING, Q(lock_until__lt=UtcNow()))',
+        '"expired": State(Job.Status.PROCESSING, Q())',
         "tests/bulk_verbs/test_filtering.py",
     ),
     mutant(
