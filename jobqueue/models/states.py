@@ -54,13 +54,14 @@ def condition_of(name: str) -> Q:
 def state_of(job: Job, now: datetime) -> str:
     """The state of a job at an instant of the database's clock; "expired" if its lease has run out."""
     if job.status == Job.Status.READY:
-        return _of_waiting(job, now)
+        return waiting_state(job.gate, job.run_at, now)
     if job.status == Job.Status.PROCESSING:
         return "expired" if job.lock_until is not None and job.lock_until < now else "running"
     return next(name for name, state in STATES.items() if state.status == job.status)
 
 
-def _of_waiting(job: Job, now: datetime) -> str:
-    if job.gate == HELD_GATE:
+def waiting_state(gate: int, run_at: datetime, now: datetime) -> str:
+    """The state of a READY job with this gate and run_at."""
+    if gate == HELD_GATE:
         return "held"
-    return "scheduled" if job.gate == PARENTS_GATE or job.run_at > now else "ready"
+    return "scheduled" if gate == PARENTS_GATE or run_at > now else "ready"

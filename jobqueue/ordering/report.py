@@ -11,17 +11,18 @@ from django.db.models import Count, Min, Q
 
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, LaneEntry
+from jobqueue.models.states import waiting_state
 
-_COLUMNS = ("lane", "job_id", "halted", "job__queue", "job__ordering_key", "job__status", "job__run_at")
+_COLUMNS = ("lane", "job_id", "halted", "job__queue", "job__ordering_key", "job__status", "job__gate", "job__run_at")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
     """An ordering key with jobs that have not ended, and the state of the first of them.
 
-    state: "running"; "ready"; "scheduled" = the first job is not due yet, and blocks the others; "failed" = the first
-    job is FAILED, and the others wait for it; "halted" = a job failed, and the others wait for resume(). `jobs` counts
-    all of them.
+    state: "running"; "ready", "scheduled" or "held" = the first job waits, as models.states has it, and blocks the
+    others; "failed" = the first job is FAILED, and the others wait for it; "halted" = a job failed, and the others wait
+    for resume(). `jobs` counts all of them.
     """
 
     queue: str
@@ -59,7 +60,7 @@ def _states(rows: Any, limit: int, using: str) -> list[KeyState]:
 
 
 def _state(jobs: int, row: Sequence[Any], now: datetime) -> KeyState:
-    _lane, first_id, halted, queue, key, status, due_at = row
+    _lane, first_id, halted, queue, key, status, gate, due_at = row
     if status == Job.Status.FAILED:
         state = "failed"
     elif status == Job.Status.PROCESSING:
@@ -67,5 +68,5 @@ def _state(jobs: int, row: Sequence[Any], now: datetime) -> KeyState:
     elif halted:
         state = "halted"
     else:
-        state = "scheduled" if due_at > now else "ready"
+        state = waiting_state(gate, due_at, now)
     return KeyState(queue, key or b"", state, jobs, first_id, due_at)

@@ -109,8 +109,9 @@ class TestSilentWorkers:
 class TestBlockedAndHeld:
     def test_without_such_jobs_there_is_no_tile(self):
         make_job("mail")
-        assert tile(show(), "Blocked") is None
-        assert tile(show(), "Held") is None
+        page = show()
+        assert tile(page, "Blocked") is None
+        assert tile(page, "Held") is None
 
     def test_the_tile_tells_what_holds_them(self):
         for gate, count in ((KEY_GATE, 3), (FLOW_GATE, 2), (PARENTS_GATE, 1)):
@@ -131,8 +132,9 @@ class TestBlockedAndHeld:
         monkeypatch.setattr(reading, "COUNTS_MAX", (2,))
         for job_id in make_jobs(3, "mail"):
             set_columns(job_id, gate=KEY_GATE)
-        assert tile(show(), "Blocked")[0].startswith("2+ ")
-        assert tile(show(), "Ready")[0].startswith("2+ ")
+        page = show()
+        assert tile(page, "Blocked")[0].startswith("2+ ")
+        assert tile(page, "Ready")[0].startswith("2+ ")
 
     def test_the_number_of_statements_does_not_grow_with_the_queues(self):
         counts, client = [], root()

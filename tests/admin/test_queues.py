@@ -8,14 +8,18 @@ from django.utils.html import strip_tags
 from jobqueue import enqueue_many
 from jobqueue.admin.queues import queue_admin as queues
 from jobqueue.admin.queues import rows as queue_rows
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import drain, pause, set_limit
 from jobqueue.flow.overview import COUNT_MAX, queue_states
 from jobqueue.maintenance.worker_rows import register
 from jobqueue.models import FlowRule, Worker
+from jobqueue.models.group import PARENTS_GATE
+from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions import claim
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, client_of, person, root, text_of
 from tests.app import tasks
-from tests.factories import make_job, set_columns
+from tests.factories import make_in_state, make_job, set_columns
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -51,11 +55,29 @@ def test_the_page_shows_what_is_set_and_how_many_jobs_wait_and_run(settings):
     assert list(rows) == ["mail", TASK, "old", "web"]
     state, *counts = rows["mail"]
     assert state.startswith("paused / the provider is down / by ann")
-    assert counts == ["2", "1", "-", "-"]
-    assert rows[TASK] == ["running", "", "", "3 / set by hand", "-"]
+    ready, oldest, *others = counts
+    assert (ready, bool(oldest), others) == ("2", True, ["0", "0", "1", "0", "-", "-"])
+    assert rows[TASK] == ["running", *[""] * 6, "3 / set by hand", "-"]
     assert rows["old"][0].startswith("draining / it goes")
-    assert rows["web"] == ["running", "0 / of at most 5", "0", "2 to 8, now 2", "10/s"]
+    assert rows["web"] == ["running", "0 / of at most 5", "", "0", "0", "0", "0", "2 to 8, now 2", "10/s"]
     assert not Inline(page).found
+
+
+@finding("O-M12")
+def test_each_count_leads_to_as_many_jobs_for_those_who_may_see_them():
+    set_columns(make_job("mail"), run_at=UtcNowPlus(600))
+    set_columns(make_job("mail"), gate=PARENTS_GATE)
+    set_columns(make_job("mail"), gate=HELD_GATE)
+    make_in_state("FAILED", "mail")
+    client = root()
+    page = text_of(client.get(QUEUES))
+    state, *cells = rows_of(page)["mail"]
+    assert (state, cells[:6]) == ("running", ["0", "", "2", "1", "0", "1"])
+    for name, count in (("scheduled", 2), ("held", 1), ("failed", 1)):
+        address = f"/admin/jobqueue/job/?queue=mail&amp;state={name}"
+        assert f'<a href="{address}">{count}</a>' in page
+        assert f">{count} job{'s' * (count > 1)}</p>" in text_of(client.get(address.replace("&amp;", "&")))
+    assert "state=held" not in text_of(client_of(person("view_flowrule")).get(QUEUES))
 
 
 @pytest.mark.parametrize("limit", [{"concurrency": 0}, {"rate": 0}])
@@ -193,7 +215,9 @@ def test_a_queue_that_only_plain_sql_could_name_is_listed_without_a_link():
     set_columns(make_job("q"), queue="a:b")
     page = text_of(root().get(QUEUES))
     assert "a:b" in page
-    assert "queue=a%3Ab" not in page
+    assert f"{PAGE}?queue=a%3Ab" not in page
+    # The list of its jobs takes any name.
+    assert "/job/?queue=a%3Ab&amp;state=ready" in page
 
 
 def test_the_page_of_a_queue_lists_its_tasks_and_links_its_jobs():

@@ -8,10 +8,12 @@ from django.core.management import call_command
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering.report import hot_keys, stuck_keys
 from jobqueue.transitions import ack, claim, fail, retry
 from tests.cli.helpers import refused
 from tests.factories import claim_one, set_columns
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -52,6 +54,13 @@ def test_what_the_first_job_does_is_told():
     kill_head()
     states = {key.ordering_key: key.state for key in hot_keys(using="default")}
     assert states == {b"later": "scheduled", b"dead": "failed"}
+
+
+@finding("O-M12")
+def test_a_first_job_that_waits_for_a_person_is_not_called_ready():
+    (head,) = enqueue_many("q", range(1), ordering_key="crashed")
+    set_columns(head, gate=HELD_GATE)
+    assert [key.state for key in hot_keys(using="default")] == ["held"]
 
 
 def test_only_keys_that_are_held_up_with_stuck():

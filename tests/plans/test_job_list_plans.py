@@ -9,6 +9,7 @@ from jobqueue import enqueue_many
 from jobqueue.admin.jobs import filters, finding, tabs
 from jobqueue.admin.page import readonly
 from jobqueue.admin.page.keyset import Cursor
+from jobqueue.cli import listing
 from jobqueue.models import Job, JobTag
 from jobqueue.models.states import STATES
 from tests.factories import claim_one
@@ -152,6 +153,24 @@ def test_the_pages_of_a_tab_follow_each_other_by_seeks(jobs):
         assert len(found.ids) == PAGE
         cost = reads(lambda cursor=cursor: finding.find(wanted, cursor, PAGE, "default"))
         assert cost <= READS_MAX * (2 if VENDOR == "sqlite" else 1)
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "held", "running", "expired"])
+def test_jobs_list_reads_a_bounded_number_of_jobs_that_wait_or_run(jobs, monkeypatch, state):
+    """`jobs list --state`: all of them by their index if they are few, else parts of the table."""
+    monkeypatch.setattr(listing, "SEARCHED", WINDOW)
+    monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
+    given = {"state": state, "limit": PAGE, "fingerprint": None, "queue": None, "task": None, "cause": None}
+    ids, complete = listing._ids("default", given)
+    assert complete == (state != "scheduled" and state != "held")
+    assert bool(ids) == (state in ("ready", "running"))
+    cost = reads(lambda: listing._ids("default", given))
+    # The jobs of an index, twice, and a part of the table, twice.
+    assert cost <= READS_MAX * (2 if VENDOR == "sqlite" else 1)
+    for statement in on_jobs(sent(lambda: listing._ids("default", given))):
+        text = plan(run, inner(statement))
+        if VENDOR != "postgres":
+            assert not [word for word in SORTS if word in text], f"{statement}\n{text}"
 
 
 @pytest.mark.parametrize("queue", ["", "q", "rare"])
