@@ -299,4 +299,7 @@ def test_an_alarm_leads_to_what_it_is_about():
     of_queue = sentence(Alarm("mail", "dead_per_hour", 60, 50, at, 1), at)
     of_workers = sentence(Alarm("", "silent", 1, 1, at, 1), at)
     assert 'href="/admin/jobqueue/job/?queue=mail&amp;state=failed"' in of_queue
+    of_held = sentence(Alarm("mail", "held", 9, 5, at, 1), at)
+    assert 'href="/admin/jobqueue/job/?queue=mail&amp;state=held"' in of_held
+    assert "held jobs 9, limit 5" in of_held
     assert 'href="/admin/jobqueue/worker/"' in of_workers

@@ -15,6 +15,7 @@ from jobqueue.admin.page.formatting import hint, moment, number, plain, short_wo
 from jobqueue.admin.page.readonly import capped
 from jobqueue.alarms import Alarm
 from jobqueue.conf.alarms import LATE
+from jobqueue.stats.live import COUNTS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -60,12 +61,12 @@ def sentence(alarm: Alarm, now: datetime) -> str:
 
 
 def _about(alarm: Alarm) -> str:
-    """The address of the workers, of the schedules, or of the jobs of the queue."""
+    """The address of the workers, of the schedules, or of the jobs of the queue in the state that is counted."""
     if alarm.name == LATE:
         return list_address("schedule")
     if not alarm.queue:
         return list_address("worker")
-    state = "failed" if alarm.name in _OF_FAILED else ""
+    state = "failed" if alarm.name in _OF_FAILED else alarm.name if alarm.name in COUNTS else ""
     return list_address("job", queue=alarm.queue, **({"state": state} if state else {}))
 
 
