@@ -84,8 +84,8 @@ def _announce_held(written: Written, tries: Sequence[_Ended]) -> None:
     held = {(lease.job_id, lease.fence) for ended in tries for lease in ended.held}
     for lease in written.get(Job.Status.READY, ()) if held else ():
         if isinstance(lease, Lease) and (lease.job_id, lease.fence) in held:
-            about = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task, "using": lease.using}
-            send_after_commit(job_parked, Job, **about, reason=HELD_REASON)
+            about = {"job_id": lease.job_id, "queue": lease.queue, "task": lease.task}
+            send_after_commit(job_parked, Job, using=lease.using, **about, reason=HELD_REASON)
 
 
 def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written:

@@ -182,10 +182,11 @@ def _announce(verb: str, written: Written, signals: Signals, counted_as: str | N
         wanted = [(signal, facts) for signal, facts in (*signals.get(status, ()), *_CANCELED.get(status, ()))]
         wanted = [(signal, facts) for signal, facts in wanted if signal.receivers]
         for job in jobs if wanted else ():
-            about = {"job_id": job.job_id, "queue": job.queue, "task": job.task, "using": job.using}
+            about: dict[str, object] = {"job_id": job.job_id, "queue": job.queue, "task": job.task}
             run = {"attempt": job.attempt, "worker": job.worker} if isinstance(job, Lease) else {}
             for signal, facts in wanted:
-                send_after_commit(signal, Job, **about, **(run if signal in _OF_RUNS else {}), **facts)
+                more = {**about, **(run if signal in _OF_RUNS else {}), **facts}
+                send_after_commit(signal, Job, using=job.using, **more)
 
 
 EndObserver: TypeAlias = Callable[[Lease, RunOutcome], None]
