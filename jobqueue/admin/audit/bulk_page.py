@@ -18,7 +18,7 @@ from jobqueue.admin.audit.recording import permitted, record
 from jobqueue.admin.audit.words import VERBS, filter_parts, matched_words
 from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
 from jobqueue.admin.jobs.filters import SEARCH, chosen
-from jobqueue.admin.jobs.states import LABELS, state_of
+from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
 from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import job_link, number, plain, short_task
@@ -30,6 +30,7 @@ from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, Outcome
 from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
+from jobqueue.models.states import state_of
 
 FIRST_SHOWN = 10
 
