@@ -4,8 +4,10 @@ A commit that fixes a confirmed bug says so in a trailer, `Finding: H2`, and its
 tests of that commit are run on the code of its parent, where every one has to fail, and on the code of now, where every
 one has to pass, on each database. `Said: R5 docs/howto/page.md` names the page that answers a finding without code.
 `Better-test-of: COMMIT` takes the tests of the commit that says so for that fix; `Takes-back: COMMIT` drops a fix.
+`Fixed-by: COMMIT H3` adds a finding that COMMIT fixed and did not name. `Before: COMMIT` beside Better-test-of names
+the code on which those tests have to fail. It is for a series that was cut by rooms, whose commits do not run alone.
 
-What was found on the parent of a commit is kept in .prove/, so a run that is broken off goes on where it was.
+What was found on the code of before is kept in .prove/, so a run that is broken off goes on where it was.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ DATABASES = ("sqlite", "mysql", "mariadb", "postgres")
 
 @dataclass(frozen=True)
 class Fix:
-    """A commit and the findings that it fixed; `tests` is the commit that its tests are taken from."""
+    """A commit and the findings that it fixed; its tests are those of the commit `tests`, and fail on `before`."""
 
     commit: str
     title: str
     findings: tuple[str, ...]
     tests: str
+    before: str
 
     def files(self) -> list[str]:
         """The test files that mark a test with one of these findings."""
@@ -59,7 +62,7 @@ class Fix:
         """Whether the test is of this commit: another commit for the same finding may have brought it before."""
         file, _, name = case.test.partition("::")
         name = name.partition("[")[0]
-        return _function(f"{self.commit}^", file, name) != _function(self.tests, file, name)
+        return _function(self.before, file, name) != _function(self.tests, file, name)
 
 
 @cache
@@ -77,7 +80,7 @@ def _function(commit: str, file: str, name: str) -> str | None:
 
 def fixes() -> list[Fix]:
     """Oldest first."""
-    found, better = [], {}
+    found, better, earlier, also = [], {}, {}, defaultdict(list)
     taken_back = re.findall(r"^Takes-back: (\S+)$", git("log", "--format=%b"), re.MULTILINE)
     for entry in git("log", "--reverse", "--format=%H%x1f%s%x1f%b%x1e").split("\x1e"):
         if entry.strip():
@@ -86,9 +89,21 @@ def fixes() -> list[Fix]:
             numbers = tuple(dict.fromkeys(re.findall(r"^Finding: (\S+)$", "".join(body), re.MULTILINE)))
             improved = re.findall(r"^Better-test-of: (\S+)$", "".join(body), re.MULTILINE)
             better |= {git("rev-parse", fixed): commit for fixed in improved}
+            for before in re.findall(r"^Before: (\S+)$", "".join(body), re.MULTILINE):
+                earlier |= {git("rev-parse", fixed): git("rev-parse", before) for fixed in improved}
+            for fixed, number in re.findall(r"^Fixed-by: (\S+) (\S+)$", "".join(body), re.MULTILINE):
+                also[git("rev-parse", fixed)].append(number)
             if numbers and not improved and commit not in taken_back:
-                found.append(Fix(commit, title, numbers, commit))
-    return [replace(fix, tests=better.get(fix.commit, fix.commit)) for fix in found]
+                found.append(Fix(commit, title, numbers, commit, f"{commit}^"))
+    return [
+        replace(
+            fix,
+            findings=tuple(dict.fromkeys((*fix.findings, *also[fix.commit]))),
+            tests=better.get(fix.commit, fix.tests),
+            before=earlier.get(fix.commit, fix.before),
+        )
+        for fix in found
+    ]
 
 
 def pages() -> dict[str, list[str]]:
@@ -100,8 +115,9 @@ def pages() -> dict[str, list[str]]:
 
 
 def before(fix: Fix, database: str) -> list[Case] | None:
-    """The marked tests of `fix` on the code of its parent."""
-    kept = KEPT / f"{fix.tests}-{database}.json"
+    """The marked tests of `fix` on the code before it."""
+    own = "" if fix.tests == fix.commit else f"{fix.commit[:12]}-"
+    kept = KEPT / f"{own}{fix.tests}-{database}.json"
     if kept.exists():
         return [Case(c["test"], c["outcome"], tuple(c["findings"])) for c in json.loads(kept.read_text())]
     files = fix.files()
@@ -109,7 +125,7 @@ def before(fix: Fix, database: str) -> list[Case] | None:
         return []
     with tempfile.TemporaryDirectory(prefix="jobqueue-before-") as name:
         folder = Path(name)
-        unpack(f"{fix.commit}^", folder)
+        unpack(fix.before, folder)
         unpack(fix.tests, folder, "tests")
         options = ["-m", "finding", "--timeout", "200", "--continue-on-collection-errors", *files]
         try:
@@ -158,7 +174,7 @@ def _one(database: str) -> bool:
     write("Fixed bugs: tests that fail without the fix, and pass with it.", database, [
         {"bugs": len(rows), "without their fix / with it": f"{down} fail / {up} pass"}
     ])  # fmt: skip
-    about = ("finding", "fixed by", "tests", "failed on the parent", "pass now")
+    about = ("finding", "fixed by", "tests", "failed before", "pass now")
     write("Each of them.", database, [{name: row[name] for name in about} for row in rows])
     write("Findings that needed no code.", database, answered)
     print(f"{database}: {len(rows)} rows", *wrong, sep="\n", file=sys.stderr)
@@ -168,11 +184,11 @@ def _one(database: str) -> bool:
 def _row(fix: Fix, number: str, earlier: list[Case] | None, present: list[Case], database: str) -> tuple[dict, bool]:
     """The row of a finding, and whether it is as it should be."""
     row = {"finding": number, "fixed by": f"`{fix.commit[:12]}` {fix.title}", "tests": "-"}
-    row |= {"failed on the parent": "-", "pass now": "-"}
+    row |= {"failed before": "-", "pass now": "-"}
     if earlier is None:
-        return row | {"failed on the parent": "no result"}, False
+        return row | {"failed before": "no result"}, False
     if reason := NOT_CONCERNED.get((number, database)):
-        return row | {"failed on the parent": f"not concerned, {reason}"}, True
+        return row | {"failed before": f"not concerned, {reason}"}, True
     cases = [case for case in earlier if number in case.findings and case.outcome != "skipped"]
     if not cases:
         # Its tests may be those of another database, but some must be there.
@@ -182,7 +198,8 @@ def _row(fix: Fix, number: str, earlier: list[Case] | None, present: list[Case],
     ran = [case for case in present if number in case.findings and case.outcome != "skipped"]
     up = sum(case.outcome == "passed" for case in ran)
     row |= {"tests": "<br>".join(f"`{name}`" for name in names), "failed": down, "pass": up}
-    row |= {"failed on the parent": f"{down}/{len(cases)}", "pass now": f"{up}/{len(ran)}"}
+    code = git("rev-parse", "--short=12", fix.before)
+    row |= {"failed before": f"{down}/{len(cases)} on `{code}`", "pass now": f"{up}/{len(ran)}"}
     return row, down == len(cases) and bool(ran) and up == len(ran)
 
 
