@@ -11,6 +11,7 @@ from jobqueue import bulk_verbs
 from jobqueue.models import AuditEvent, Job
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, Inline, act, client_of, job_page, person, text_of, viewer
 from tests.factories import make_in_state
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -51,6 +52,7 @@ def test_older_records_follow_by_keyset(monkeypatch):
     assert "text 2" in text_of(client.get(VERBS, {"before": "x' OR 1=1"}))
 
 
+@finding("O-M11")
 def test_the_records_of_a_user_stay_when_the_account_is_deleted():
     job_id = make_in_state("FAILED")
     user = person("view_job", "retry_job", "view_auditevent", name="leaver")

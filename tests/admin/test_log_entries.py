@@ -15,6 +15,7 @@ from jobqueue.admin.page import history
 from jobqueue.models import Job
 from tests.admin.helpers import client_of, job_page, person, text_of
 from tests.factories import make_job
+from tests.marks import finding
 from tests.plans.test_redrive_plans import reads
 
 pytestmark = pytest.mark.django_db
@@ -138,7 +139,10 @@ class TestOfAll:
         assert costs[1] <= 2 * costs[0] + 60, costs
 
 
-@pytest.mark.parametrize("key", [7, "usr_01HZX", UUID(int=7)])
+@pytest.mark.parametrize(
+    "key",
+    [7, pytest.param("usr_01HZX", marks=finding("R-F11")), pytest.param(UUID(int=7), marks=finding("R-F11"))],
+)
 def test_an_entry_has_the_key_of_the_user_as_the_project_has_made_it(key):
     request = SimpleNamespace(user=SimpleNamespace(pk=key))
     assert history.log_entry(request, Job, 1, "job 1", CHANGE).user_id == key

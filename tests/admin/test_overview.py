@@ -20,6 +20,7 @@ from jobqueue.models import Job, JobAlarm, JobAttempt, JobStat, Worker
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, Inline, client_of, person, root, sent, text_of, viewer
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
+from tests.marks import finding
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db
@@ -294,6 +295,7 @@ def test_the_page_speaks_korean():
     assert "대기" in page
 
 
+@finding("O-M16")
 def test_an_alarm_leads_to_what_it_is_about():
     at = now()
     of_queue = sentence(Alarm("mail", "dead_per_hour", 60, 50, at, 1), at)

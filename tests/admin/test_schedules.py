@@ -33,6 +33,7 @@ from tests.admin.helpers import (
     text_of,
 )
 from tests.app import tasks
+from tests.marks import finding
 from tests.schedules.helpers import USING, begin, fire, row
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -140,7 +141,7 @@ def test_a_schedule_is_made_with_the_form():
     assert (entry.object_id, entry.user.username) == (str(row("made").pk), "ann")
 
 
-@pytest.mark.parametrize("use_tz", [True, False])
+@pytest.mark.parametrize("use_tz", [True, pytest.param(False, marks=finding("S-C4"))])
 def test_start_and_end_are_local_times_with_and_without_use_tz(settings, use_tz):
     settings.USE_TZ, settings.TIME_ZONE = use_tz, "Asia/Seoul"
     client = root()

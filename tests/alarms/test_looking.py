@@ -325,6 +325,7 @@ def test_workers_with_troubles_are_counted_while_they_run_and_have_them(settings
     assert firing() == []
 
 
+@finding("O-M2")
 def test_a_share_of_errors_of_a_few_runs_is_no_alarm(settings):
     settings.JOBQUEUE = {"ALARMS": {"q": {"error_rate": 0.2}}}
     now = read_now("default").replace(second=0, microsecond=0)

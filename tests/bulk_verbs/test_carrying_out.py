@@ -31,7 +31,7 @@ from tests.factories import (
     set_columns,
     state,
 )
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient
 from tests.settings import VENDOR
 
@@ -114,21 +114,26 @@ def changed_to(**columns):
     return lambda job_id: set_columns(job_id, **columns)
 
 
+MATCHES_NO_MORE = [
+    ("cancel", {"state": "ready", "queue": "q"}, "READY", begin),
+    ("cancel", {"state": "ready"}, "READY", changed_to(run_at=UtcNowPlus(3600))),
+    ("cancel", {"queue": "q"}, "READY", changed_to(queue="other")),
+    ("cancel", {"state": "running"}, "PROCESSING", release_held),
+    ("discard", {"state": "ready"}, "READY", changed_to(gate=HELD_GATE)),
+    ("retry", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.CANCELED)),
+    ("release", {"worker": "owner"}, "PROCESSING", move_to_another_worker),
+    ("release", {"state": "expired"}, "PROCESSING", changed_to(lock_until=UtcNowPlus(600))),
+    ("prune", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.DONE)),
+    ("prune", {"queue": "q"}, "DONE", changed_to(queue="other")),
+]
+
+
 @pytest.mark.parametrize(
     ("verb", "filters", "before", "meanwhile"),
     [
-        ("cancel", {"state": "ready", "queue": "q"}, "READY", begin),
-        ("cancel", {"state": "ready"}, "READY", changed_to(run_at=UtcNowPlus(3600))),
-        ("cancel", {"queue": "q"}, "READY", changed_to(queue="other")),
-        ("cancel", {"state": "running"}, "PROCESSING", release_held),
-        ("discard", {"state": "ready"}, "READY", changed_to(gate=HELD_GATE)),
+        *(pytest.param(*case, marks=finding("F6")) for case in MATCHES_NO_MORE),
         ("discard", {"cause": "lost"}, "FAILED", fail_anew),
         ("retry", {"fingerprint": "0123456789abcdef"}, "FAILED", fail_anew),
-        ("retry", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.CANCELED)),
-        ("release", {"worker": "owner"}, "PROCESSING", move_to_another_worker),
-        ("release", {"state": "expired"}, "PROCESSING", changed_to(lock_until=UtcNowPlus(600))),
-        ("prune", {"state": "failed"}, "FAILED", changed_to(status=Job.Status.DONE)),
-        ("prune", {"queue": "q"}, "DONE", changed_to(queue="other")),
     ],
 )
 def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypatch, verb, filters, before, meanwhile):

@@ -23,6 +23,7 @@ def fires(settings):
     look_again()
 
 
+@finding("O-M1")
 def test_nothing_fires(settings):
     assert printed("alarms") == "JOBQUEUE['ALARMS'] has no thresholds: nobody looks\nno alarm fires\n"
     settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
@@ -55,6 +56,7 @@ def test_it_says_if_nobody_looks_any_more(fires):
     assert first.endswith("ago: no worker without --no-reaper seems to run")
 
 
+@finding("O-M1")
 def test_nobody_looks_and_nothing_fires_is_no_good_answer(settings):
     settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
     look_again()

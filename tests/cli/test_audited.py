@@ -10,6 +10,7 @@ from jobqueue import enqueue, group
 from jobqueue.models import AuditEvent
 from tests.app import tasks
 from tests.factories import make_in_state
+from tests.marks import finding
 from tests.retention.helpers import ended
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +32,7 @@ def recorded():
     return [(one.verb, one.filters, one.changed, one.reason) for one in rows]
 
 
+@finding("O-M11")
 @pytest.mark.parametrize(
     ("verb", "state"), [("cancel", "READY"), ("discard", "FAILED"), ("release", "PROCESSING"), ("retry", "FAILED")]
 )
@@ -54,6 +56,7 @@ def test_what_changes_nothing_is_not_recorded():
     assert recorded() == []
 
 
+@finding("O-M11")
 def test_pauses_and_limits_are_recorded():
     jobs("queues", "pause", "mail", "--reason", "a broker is down", "--by", "ann")
     jobs("queues", "resume", "mail", "--by", "bob")
@@ -71,6 +74,7 @@ def test_pauses_and_limits_are_recorded():
     assert list(AuditEvent.objects.order_by("pk").values_list("user_name", flat=True)[:2]) == ["ann", "bob"]
 
 
+@finding("O-M11")
 def test_redrives_and_their_ends_are_recorded():
     make_in_state("FAILED")
     jobs("retry", "--everything", "--yes")
@@ -79,6 +83,7 @@ def test_redrives_and_their_ends_are_recorded():
     assert recorded() == [("redrive", {"redrive": number}, 1, ""), ("stop", {"redrive": number}, 1, "")]
 
 
+@finding("O-M11")
 def test_a_canceled_group_a_job_that_was_added_and_a_deletion_are_recorded():
     with group("letters") as made:
         made.add(tasks.add, 1, 2)

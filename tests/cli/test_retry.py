@@ -19,7 +19,7 @@ from jobqueue.worker import alone as worker_alone
 from jobqueue.worker.shared.scoreboard import CANCEL, LeaseSlot, ProcessSlot
 from tests.app import tasks
 from tests.factories import job, make_in_state, make_job, set_columns, state
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = committed
 
@@ -64,6 +64,7 @@ def test_a_quarantined_job_runs_alone():
     assert (state(job_id), job(job_id).result, job(job_id).wait_reason) == ("DONE", 3, None)
 
 
+@finding("F4")
 def test_a_job_that_may_not_start_now_is_left_as_it_was_and_told_why():
     job_id = quarantined(tasks.add, 1, 2)
     pause(job(job_id).queue, reason="r")

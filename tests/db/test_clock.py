@@ -13,6 +13,7 @@ from jobqueue.doctor.clocks import clock_skew
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, heartbeat, reap, release, snooze
 from tests.factories import claim_one, expire, job, make_job, seconds_from_now
+from tests.marks import finding
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -154,6 +155,7 @@ def test_sub_second_delays_are_kept():
     )
 
 
+@finding("K-C8")
 def test_clocks_are_compared_whatever_the_settings(settings):
     settings.USE_TZ, settings.TIME_ZONE = False, "America/St_Johns"
     assert abs(compare_clocks("default").ahead_seconds) < 30

@@ -11,7 +11,7 @@ from jobqueue.models import Job
 from jobqueue.worker.monitor.preflight import preflight
 from tests.cli.helpers import options
 from tests.exhausted import LIMITS, POOL_SECONDS, no_connection_left
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -93,6 +93,7 @@ def test_a_pool_that_is_smaller_than_a_process_of_a_worker_needs_is_a_problem(mo
         assert f"at least {needed}" in found.hint
 
 
+@finding("K-C10")
 @pytest.mark.skipif(VENDOR != "postgres", reason="only psycopg has a pool")
 def test_check_and_a_worker_that_starts_report_a_pool_that_is_too_small(monkeypatch, caplog):
     # Without the pool itself, which would outlive the test.

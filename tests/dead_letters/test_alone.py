@@ -12,14 +12,13 @@ from jobqueue.exceptions import JobLost
 from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON
-from jobqueue.transitions import ack, cancel, claim, discard, fail, fail_many, reap, retry
-from jobqueue.transitions.alone import HeldBack, claim_alone
+from jobqueue.transitions import ack, alone, cancel, claim, discard, fail, fail_many, reap, retry
 from jobqueue.transitions.releasing import hold_many
 from tests.dead_letters.test_redrive import carry_out, dead, due_now
 from tests.factories import expire, job, make_in_state, make_job, state
 from tests.faults.test_lock_conflicts import in_thread
 from tests.gates import jobs
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
@@ -183,6 +182,7 @@ def test_another_process_does_not_wait_for_the_one_that_begins_it():
     assert begin() is not None
 
 
+@finding("F4")
 class TestAJobThatMayNotStartNow:
     @pytest.fixture
     def limited(self, own_registry):
@@ -208,8 +208,8 @@ class TestAJobThatMayNotStartNow:
         assert (run.state, run.redriven) == ("running", 0)
         assert why in run.reason
         assert state(job_id) == "CANCELED"
-        with pytest.raises(HeldBack, match=f"job {job_id} may not start now"):
-            claim_alone(job_id, worker="terminal")
+        with pytest.raises(alone.HeldBack, match=f"job {job_id} may not start now"):
+            alone.claim_alone(job_id, worker="terminal")
         assert state(job_id) == "CANCELED"
 
     def begins(self, job_id):

@@ -19,8 +19,8 @@ from jobqueue.transitions import ack, reap
 from tests.blocking import let_lists_expire
 from tests.explain.broken import locked, refusing_writes
 from tests.explain.helpers import checked, codes, first, of_job, of_queue
-from tests.factories import claim_one, make_job, now, set_columns
-from tests.marks import committed
+from tests.factories import claim_one, expire, make_job, now, set_columns
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.settings import VENDOR
 
@@ -37,9 +37,6 @@ class TestADatabaseThatRefusesWrites:
         with refusing_writes():
             with pytest.raises((DatabaseError, JobQueueError)):
                 enqueue("q", 1)
-            findings = {one.id: one for one in examine()}
-            assert findings["read_only"].level == Level.ERROR
-            assert not {"no_worker", "leases_lapsed", "alarms_stale"} & findings.keys(), "nobody could follow these"
             for found in (of_job(due), of_job(running), of_queue(), checked(explain_backlog())):
                 one = first(found, "read_only")
                 assert one.evidence["setting"] in one.text
@@ -47,6 +44,15 @@ class TestADatabaseThatRefusesWrites:
             assert codes(of_queue()) == ["read_only", "running"], "no worker starts a job"
         for found in (of_job(due), of_job(running), of_queue(), checked(explain_backlog())):
             assert "read_only" not in codes(found)
+
+    @finding("O-M7")
+    def test_is_the_only_advice_of_the_doctor(self):
+        make_job()
+        expire(claim_one().job_id)
+        with refusing_writes():
+            findings = {one.id: one for one in examine()}
+        assert findings["read_only"].level == Level.ERROR
+        assert not {"no_worker", "leases_lapsed", "alarms_stale"} & findings.keys(), "nobody could follow these"
 
     def test_is_told_without_any_job(self):
         with refusing_writes():

@@ -8,7 +8,6 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 
-from jobqueue.admin.page import limited
 from jobqueue.doctor import Level, examine
 from jobqueue.explain import explain_backlog, explain_job, explain_queue, gate_locks, row_locks
 from jobqueue.flow import set_limit
@@ -65,6 +64,7 @@ def told_of(number, explain):
     return found
 
 
+@finding("M-F1")
 class TestALockOnABusinessTable:
     @pytest.fixture(autouse=True)
     def held(self, worker):
@@ -94,6 +94,7 @@ class TestALockOnABusinessTable:
         assert "row_lock" in codes(told_of(self.number, lambda: explain_job(self.lease.job_id)))
 
 
+@finding("O-H2")
 class TestALockedTable:
     LOCK = "LOCK TABLE job_queue IN ACCESS EXCLUSIVE MODE" if VENDOR == "postgres" else "LOCK TABLES job_queue WRITE"
 
@@ -116,7 +117,7 @@ class TestALockedTable:
 
     @pytest.mark.parametrize("path", ["job/", "worker/", "queue/", "redrive/", "job/%d/change/", "redrives/"])
     def test_ends_a_page_of_the_admin_soon_with_the_cause(self, path, monkeypatch):
-        monkeypatch.setattr(limited, "PAGE_SECONDS", 1.5)
+        monkeypatch.setattr("jobqueue.admin.page.limited.PAGE_SECONDS", 1.5)
         job_id, client = make_job(), root()
         address = f"/admin/jobqueue/{path}" % job_id if "%" in path else f"/admin/jobqueue/{path}"
         assert client.get(address).status_code in (200, 404)
@@ -135,8 +136,9 @@ class TestALockedTable:
 
 
 class TestAForgottenTransaction:
+    @finding("O-M6")
     def test_is_the_cause_where_threads_are_free_and_claims_pass_over_its_rows(self, worker, monkeypatch):
-        monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0)
+        monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0, raising=False)
         worker("w")
         job_id = make_job()
         with locked(job_id) as number:
@@ -147,7 +149,7 @@ class TestAForgottenTransaction:
 
     @pytest.mark.skipif(VENDOR == "mariadb", reason="MariaDB does not tell which rows are locked")
     def test_that_has_locked_no_job_is_no_cause(self, worker, monkeypatch):
-        monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0)
+        monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0, raising=False)
         Ticket.objects.create(number="1")
         worker("w")
         make_job()

@@ -25,6 +25,7 @@ from tests.factories import (
     settle_run,
 )
 from tests.gates import jobs
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -208,10 +209,18 @@ def test_a_job_that_was_released_is_as_one_that_never_ran(worker):
     assert codes(of_job(job_id))[0] == "workers_busy"
 
 
+@finding("N5")
 def test_a_process_that_has_not_imported_the_tasks_yet_imports_them_before_it_says_that_it_knows_none(monkeypatch):
+    imported, job_id = [], make_job(task="orders.tasks.push")
+    monkeypatch.setattr(states.registry, "find_task", lambda path: object() if imported else None)
+    monkeypatch.setattr(states, "_import_tasks", lambda: not imported.append("all"), raising=False)
+    assert "unknown_task" not in codes(of_job(job_id))
+
+
+def test_the_tasks_are_imported_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(states.registry, "find_task", lambda path: object() if asked else None)
     monkeypatch.setattr(states.registry, "discover", lambda: asked.append(1) or [])
     states._import_tasks.cache_clear()
-    assert states._is_known("orders.tasks.push")
+    assert [states._import_tasks() for _ in range(2)] == [True, True]
+    assert asked == [1]
     states._import_tasks.cache_clear()

@@ -12,6 +12,7 @@ from jobqueue.explain.waiting_for import wait_of
 from jobqueue.models import JobStatTotal, Worker
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import claim_one, make_job, now, set_columns
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 OWN = "app/tasks.py:7 charge"
@@ -24,6 +25,10 @@ GETCONN = ["psycopg_pool/pool.py:171 getconn", "psycopg_pool/pool.py:200 wait", 
 
 def standing(*lines, database=None, looks=2):
     return Standing("w", {}, 1, [Line.of(line) for line in (RUN, *lines)], database, looks, 0.5)
+
+
+def of_own_lock(*lines, database=None):
+    return pytest.param(lines, database, ("lock", "jobqueue.locks"), marks=finding("M-F1"))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +49,11 @@ def standing(*lines, database=None, looks=2):
          ("pool", "sqlalchemy")),
         ([OWN, CURSOR, "MySQLdb/cursors.py:1 execute"], "default", None),
         ([OWN, CURSOR], "default", None),
-        ([OWN, "jobqueue/locks/lease.py:1 _wait", "threading.py:331 wait"], None, ("lock", "jobqueue.locks")),
-        ([OWN, "contextlib.py:1 __enter__", "jobqueue/locks/mutex_rows.py:1 lock", "jobqueue/db/mysql/locks.py:1 get",
-          CURSOR, "MySQLdb/cursors.py:1 execute"], "default", ("lock", "jobqueue.locks")),
+        of_own_lock(OWN, "jobqueue/locks/lease.py:1 _wait", "threading.py:331 wait"),
+        of_own_lock(
+            OWN, "contextlib.py:1 __enter__", "jobqueue/locks/mutex_rows.py:1 lock", "jobqueue/db/mysql/locks.py:1 get",
+            CURSOR, "MySQLdb/cursors.py:1 execute", database="default",
+        ),
         (["jobqueue/locks/lock.py:1 inner", OWN], None, None),
         ([OWN], None, None),
         ([OWN, "threading.py:331 wait"], None, None),

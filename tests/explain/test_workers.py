@@ -9,6 +9,7 @@ from jobqueue.explain import explain_backlog
 from jobqueue.models import Worker
 from tests.explain.helpers import checked, codes, first, of_job, of_queue
 from tests.factories import claim_one, make_job, make_jobs, now
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
@@ -79,6 +80,7 @@ def test_the_jobs_of_workers_of_other_queues_are_not_counted(worker):
     assert first(of_job(make_job()), "workers_busy").evidence["leases"] == 0
 
 
+@finding("O-M5")
 def test_a_worker_whose_process_has_just_crashed_is_no_missing_worker(worker):
     job_id = make_job()
     worker("h:1:child-1", stopped_at=now(), stop_reason="was killed by SIGKILL")

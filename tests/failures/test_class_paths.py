@@ -17,6 +17,7 @@ from django.db import DatabaseError
 
 from jobqueue.failures import classify
 from tests.failures.raising import raised
+from tests.marks import finding
 
 
 def error(*paths, **attributes):
@@ -163,17 +164,29 @@ MYSQL = {
 } | dict.fromkeys((1637, 1015), "resource")
 
 
-@pytest.mark.parametrize("name", DATA)
+#: had the right cause before they were written down here
+KNOWN = {
+    "stripe, a declined card", "twilio is down", "stripe is down", "stripe, too many", "mongo, a primary that is none",
+    "mongo, one key and one shard", "requests, an answer that is no JSON", "boto3, access denied",
+    "smtp, a login that is refused", "smtp, no encryption", "Throttling",
+}  # fmt: skip
+
+
+def cases(names):
+    return [pytest.param(name, marks=[] if name in KNOWN else [finding("F15")]) for name in names]
+
+
+@pytest.mark.parametrize("name", cases(DATA))
 def test_what_one_request_has_wrong_is_data(name):
     assert classify(DATA[name]) == "data"
 
 
-@pytest.mark.parametrize("name", DEPENDENCY)
+@pytest.mark.parametrize("name", cases(DEPENDENCY))
 def test_what_is_wrong_with_the_service_or_our_access_is_a_dependency(name):
     assert classify(DEPENDENCY[name]) == "dependency"
 
 
-@pytest.mark.parametrize("code", BUSY_AWS)
+@pytest.mark.parametrize("code", cases(BUSY_AWS))
 def test_a_busy_service_of_aws_is_a_dependency_though_its_status_is_400(code):
     assert classify(aws(code)) == "dependency"
 
@@ -182,6 +195,6 @@ def test_other_codes_of_aws_with_that_status_are_data():
     assert classify(aws("ConditionalCheckFailedException")) == "data"
 
 
-@pytest.mark.parametrize("number", MYSQL)
+@pytest.mark.parametrize("number", cases(MYSQL))
 def test_a_mysql_server_that_is_away_or_full_is_no_wrong_statement(number):
     assert classify(DatabaseError(number, "x")) == MYSQL[number]

@@ -16,7 +16,7 @@ from jobqueue.transitions import ack, claim
 from tests.app import tasks
 from tests.app.models import Ticket
 from tests.faults.test_lock_conflicts import ended, in_thread
-from tests.marks import committed, on_a_wire
+from tests.marks import committed, finding, on_a_wire
 from tests.proxy import COMMIT, cutting_proxy
 from tests.settings import VENDOR
 
@@ -56,6 +56,7 @@ CALLS = {
 }
 
 
+@finding("K-C2")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_repeat_finds_the_job_whose_key_is_free_again(settings, name):
     settings.JOBQUEUE = {"DEDUPE_SECONDS": 0}
@@ -94,6 +95,7 @@ def lost_twice():
         assert proxy.cuts == 2
 
 
+@finding("K-C9")
 @pytest.mark.parametrize(
     "call",
     [lambda: enqueue("default", 1, dedupe_key="k"), lambda: enqueue_many("default", [1, 2], dedupe_keys=["k", "l"])],
@@ -107,6 +109,7 @@ def test_a_connection_that_is_lost_again_leaves_the_outcome_unknown(call):
     assert call() in (ids, *ids)
 
 
+@finding("K-C9")
 def test_a_request_whose_connection_is_lost_twice_has_an_unknown_outcome():
     Ticket.objects.bulk_create(Ticket(number=f"t{n}") for n in range(3))
     free = Ticket.objects.filter(sold=False).order_by("number")
@@ -131,7 +134,7 @@ def read_only():
     connection.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"dedupe_key": "k"}])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=finding("K-C6")), {"dedupe_key": "k"}])
 def test_a_server_that_takes_no_writes_has_surely_written_nothing(options):
     with read_only(), pytest.raises((OperationalError, InternalError)) as caught:
         enqueue("default", 1, **options)

@@ -1,12 +1,11 @@
 """What tests of gates do with jobs of queue "q"."""
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.flow.unaware import running_workers
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import FLOW_GATE
-from jobqueue.maintenance.gate_sweep import GateSweep
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.transitions import claim
+from jobqueue.worker.monitor.chores import Chores
 
 
 def add(count, task, *arguments):
@@ -46,5 +45,5 @@ def look_again():
 
 
 def sweep():
-    """One pass of the sweep that repairs what crashes have left."""
-    return GateSweep(workers=running_workers).run_once(None, using="default")
+    """One pass of a worker's sweep, which repairs what crashes have left."""
+    return Chores("default").openers["gate sweep"](None, using="default")

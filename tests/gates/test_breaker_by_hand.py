@@ -16,7 +16,7 @@ from jobqueue.transitions import ack
 from tests.factories import job, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = pytest.mark.django_db
 
@@ -168,6 +168,7 @@ def test_it_stops_jobs_whose_rows_name_the_dependency_where_no_task_or_setting_d
     assert taken() == []
 
 
+@finding("F13")
 @committed
 def test_what_a_transaction_changes_is_told_after_its_commit(told):
     with transaction.atomic():

@@ -19,6 +19,7 @@ from tests.clocks import Clock
 from tests.factories import make_job
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, rows_of_waiting, sweep, take, taken, waiting
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 LEASE = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}
@@ -250,6 +251,7 @@ class TestMoreThanOnePassLooksAt:
         monkeypatch.setattr(gate_sweep, "SLICE", 3)
         monkeypatch.setattr(gate_sweep, "BATCH", 2)
 
+    @finding("F7")
     def test_a_crash_behind_ten_other_keys_that_wait_is_repaired(self, limited, silent):
         paced = limited(jobs.other, rate_limit="1/h", concurrency_key=jobs.by_argument)
         first, second = add(2, limited(concurrency_limit=1))
@@ -267,6 +269,7 @@ class TestMoreThanOnePassLooksAt:
         assert second not in waiting()
         assert len(waiting()) == 10
 
+    @finding("F7")
     def test_jobs_of_a_paused_task_do_not_hide_those_behind_them_that_lost_their_rows(self, limited):
         work = limited()
         ahead = add(8, work)
@@ -292,6 +295,7 @@ class TestMoreThanOnePassLooksAt:
         assert gate_sweep.run_once(None, using="default") == SweepResult(rows_deleted=9, jobs_opened=9)
 
 
+@finding("K-C7")
 def test_ended_slots_are_deleted_together(limited):
     work = limited(concurrency_limit=1, concurrency_key=jobs.by_argument)
     for n in range(50):

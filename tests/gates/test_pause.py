@@ -21,7 +21,7 @@ from jobqueue.transitions.claiming import claimer
 from tests.factories import job, make_due, make_job, make_jobs, now, seconds_from_now, state
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, take, taken, waiting
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = pytest.mark.django_db
 
@@ -307,6 +307,7 @@ class Undone(Exception):
     pass
 
 
+@finding("F13")
 @committed
 def test_signals_of_a_transaction_wait_for_its_commit(heard):
     with transaction.atomic():
@@ -317,6 +318,7 @@ def test_signals_of_a_transaction_wait_for_its_commit(heard):
     assert [(what, facts["queue"]) for what, facts in heard] == [("paused", "q"), ("paused", "other"), ("resumed", "q")]
 
 
+@finding("F13")
 @committed
 def test_signals_of_a_transaction_that_is_rolled_back_are_not_sent(heard):
     with suppress(Undone), transaction.atomic():
@@ -326,6 +328,7 @@ def test_signals_of_a_transaction_that_is_rolled_back_are_not_sent(heard):
     assert heard == []
 
 
+@finding("F13")
 def test_a_pause_that_has_ended_by_itself_cannot_be_resumed(heard, plain):
     with travel(0) as clock:
         for task in (None, plain):
@@ -339,12 +342,13 @@ def test_a_pause_that_has_ended_by_itself_cannot_be_resumed(heard, plain):
     assert not FlowRule.objects.exclude(mode=FlowRule.Mode.RUNNING).exists()
 
 
+@finding("K-C11")
 @pytest.mark.parametrize("whole_queue", [True, False], ids=["queue", "task"])
 def test_a_claim_that_waited_while_its_jobs_were_paused_gives_them_back(limited, monkeypatch, whole_queue):
     """As for the lock of the writer, for longer than the rules may be old by which it began."""
     work, other = limited(), limited(jobs.other)
     ids, (running,) = add(2, work), add(1, other)
-    monkeypatch.setattr(claimer, "RULES_SECONDS", 0.0)
+    monkeypatch.setattr(claimer, "RULES_SECONDS", 0.0, raising=False)
 
     def waits(take):
         def and_takes(request):

@@ -14,7 +14,7 @@ from jobqueue.transitions import ack
 from tests.factories import job, now, set_columns, state
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, take, taken, waiting
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -43,6 +43,7 @@ def behind(*tasks, count=1):
     return found
 
 
+@finding("F9")
 def test_jobs_that_have_expired_are_no_probes_and_are_ended(stripe):
     *expired, live = behind(stripe, count=15)
     for job_id in expired:
@@ -53,6 +54,7 @@ def test_jobs_that_have_expired_are_no_probes_and_are_ended(stripe):
     assert GateWait.objects.count() == 0
 
 
+@finding("F9")
 @pytest.mark.parametrize("hold", ["queue", "task", "limit"])
 def test_jobs_that_are_paused_are_no_probes_and_stay_behind_the_gate(stripe, limited, hold):
     other = limited(jobs.other, dependency="stripe")
@@ -69,6 +71,7 @@ def test_jobs_that_are_paused_are_no_probes_and_stay_behind_the_gate(stripe, lim
     assert taken() == [live]
 
 
+@finding("F9")
 def test_if_all_are_paused_none_is_opened_and_the_first_one_is_the_probe_after_the_pause(stripe):
     first, second = behind(stripe, count=2)
     pause("q", reason="r")
@@ -101,6 +104,7 @@ def test_a_job_that_is_gone_leaves_no_row_and_the_next_one_is_the_probe(stripe):
     assert GateWait.objects.count() == 0
 
 
+@finding("F5")
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer at a time: it has no locks of rows")
 def test_a_job_whose_row_others_have_locked_is_passed_over(stripe):
     first, second = behind(stripe, count=2)

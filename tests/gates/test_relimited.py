@@ -10,6 +10,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import ack
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -115,12 +116,14 @@ class TestNewCode:
     def fields(self, request):
         return request.param
 
+    @finding("F2")
     def test_a_limit_that_was_raised_opens_as_many_as_it_allows(self, limited, fields):
         ids = self.deploy(limited, before={"concurrency_limit": 1}, after={"concurrency_limit": 8}, **fields)
         assert open_jobs() == 7
         assert taken() == ids[2:9]
         assert taken() == []
 
+    @finding("F2")
     def test_a_limit_that_was_removed_opens_all(self, limited, fields):
         ids = self.deploy(limited, before={"concurrency_limit": 1, **fields}, after={})
         assert taken() == ids[2:]
@@ -130,6 +133,7 @@ class TestNewCode:
         assert taken() == []
         assert Job.objects.filter(status=Job.Status.PROCESSING).count() == 2
 
+    @finding("F2")
     def test_a_rate_that_was_raised_opens_a_bucket(self, limited, fields):
         with travel(0) as clock:
             self.deploy(limited, before={"rate_limit": "1/h"}, after={"rate_limit": "5/s"}, **fields)
@@ -138,6 +142,7 @@ class TestNewCode:
                 open_in_time()
             assert len(taken()) >= 3
 
+    @finding("F2")
     def test_a_rate_that_was_removed_opens_all(self, limited, fields):
         ids = self.deploy(limited, before={"rate_limit": "2/h", **fields}, after={})
         assert taken() == ids[1:]

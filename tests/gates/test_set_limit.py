@@ -11,6 +11,7 @@ from jobqueue.transitions import ack, ack_many
 from tests.factories import make_jobs
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -303,6 +304,7 @@ class TestLeasesThatBeganWhileThereWasNoLimit:
         assert [lease.slot for lease in self.running] == [None] * 4
         return work
 
+    @finding("F3")
     def test_count_against_the_limit_of_their_key(self, lifted):
         set_limit("q", task=lifted, concurrency=1)
         (later,) = add(1, lifted, "a")
@@ -316,6 +318,7 @@ class TestLeasesThatBeganWhileThereWasNoLimit:
             ack(lease)
         assert taken() == [later]
 
+    @finding("F3")
     def test_leave_room_under_a_limit_above_their_number(self, lifted):
         set_limit("q", task=lifted, concurrency=5)
         first, _ = add(2, lifted, "a")

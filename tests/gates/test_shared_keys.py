@@ -9,6 +9,7 @@ from jobqueue.models import Gate
 from jobqueue.transitions import ack, cancel
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
+from tests.marks import finding
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_registry")]
 
@@ -105,6 +106,7 @@ class TestAChangedLimit:
         assert Gate.objects.get().task == other.module_path
         return one, leases[first], ids, behind
 
+    @finding("F10")
     def test_of_one_task_reaches_the_gate_of_a_key_that_another_task_shares(self, both):
         one, _, ids, _ = both
         flow.set_limit("q", task=one, concurrency=5)
@@ -112,6 +114,7 @@ class TestAChangedLimit:
         assert taken() == ids[:4]
         assert taken() == []
 
+    @finding("F10")
     def test_that_is_taken_away_opens_all_of_its_jobs(self, both):
         one, _, ids, behind = both
         flow.set_limit("q", task=one, concurrency=None)
@@ -140,6 +143,7 @@ class TestAChangedLimit:
         assert waiting() == ids[1:] + behind
 
 
+@finding("F10")
 def test_a_rate_that_was_raised_reaches_the_gate_that_another_task_shares():
     common = {"queue_name": "q", "concurrency_key": jobs.by_argument, "rate_limit": "1/h"}
     one, other = task(**common)(jobs.work), task(**common)(jobs.other)

@@ -16,6 +16,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import ack, ack_many, fail, held_by, reap, release
 from tests.factories import expire, make_due, make_jobs, set_columns
 from tests.gates.helpers import add, take, taken, waiting
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -179,6 +180,7 @@ class TestALevelBetweenBounds:
         ids = make_jobs(3)
         assert taken() == ids[:1]
 
+    @finding("F11")
     @pytest.mark.parametrize("kind", ["held", "behind its key", "behind a gate", "of a paused task"])
     def test_falls_while_a_job_waits_for_something_else(self, queue, limited, kind):
         queue(CONCURRENCY=(1, 20))

@@ -12,6 +12,7 @@ from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer import back_pressure
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -62,6 +63,7 @@ def test_a_chunked_block_that_raises_leaves_the_group_open():
     assert groups.get(g.id).state == "ended"
 
 
+@finding("S-A3")
 def test_members_that_were_added_are_in_the_group_although_a_full_queue_refused_a_later_one(settings):
     settings.JOBQUEUE = {"QUEUES": {"default": {"MAX_READY": 5}}}
     refused = 0
@@ -81,6 +83,7 @@ def test_members_that_were_added_are_in_the_group_although_a_full_queue_refused_
     assert callbacks() == ["group_succeeded"]
 
 
+@finding("S-A3")
 def test_what_waits_for_its_chunk_is_written_at_the_end_after_a_member_was_refused(settings):
     settings.JOBQUEUE = {"QUEUES": {"default": {"MAX_READY": 2}}}
     with group("big", chunk_size=2) as g:
@@ -98,6 +101,7 @@ def test_a_chunk_that_no_full_queue_will_ever_take_is_refused_with_the_size_that
         g.add_many(tasks.add, [(0, 1), (1, 1), (2, 1)])
 
 
+@finding("S-A3")
 @pytest.mark.parametrize("size", [2, 3, 10])
 def test_a_held_dedupe_key_is_refused_at_its_own_add(size):
     keyed = [tasks.add.using(dedupe_key=f"k{number}") for number in range(5)]
@@ -114,6 +118,7 @@ def test_a_held_dedupe_key_is_refused_at_its_own_add(size):
     assert arguments() == [0, 1, 3, 4]
 
 
+@finding("S-A3")
 def test_add_many_says_how_many_of_its_calls_were_added():
     calls = [(number, 1) for number in range(5)]
     with group("big", chunk_size=2) as g:
@@ -141,6 +146,7 @@ def test_a_chunk_that_may_have_been_committed_is_not_written_twice(monkeypatch):
     assert arguments() == [0, 1, 2]
 
 
+@finding("S-B1")
 def test_a_key_that_is_held_in_another_queue_is_free_in_that_of_the_member():
     keyed = tasks.add.using(dedupe_key="order-9")
     keyed.using(queue_name="billing").enqueue(9, 1)

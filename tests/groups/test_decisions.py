@@ -20,6 +20,7 @@ from jobqueue.transitions import ack, ack_many, claim, dependants, fail
 from tests.app import tasks
 from tests.groups import nodes
 from tests.groups.helpers import callbacks, claimed
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -216,6 +217,7 @@ def test_the_time_for_retries_of_a_node_begins_when_its_parents_have_ended():
     assert "first_due" not in nodes.job("child").options
 
 
+@finding("S-B7")
 def test_a_long_chain_is_canceled_in_few_statements():
     wf, before = workflow("chain", on_failure=tasks.group_failed), []
     for number in range(200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from django.db import Error, connection, transaction
+from django.db import Error, connection, connections, transaction
 
 from jobqueue import current_job, group, groups, transitions
 from jobqueue.exceptions import (
@@ -20,7 +20,7 @@ from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = pytest.mark.django_db
 
@@ -288,9 +288,19 @@ def refused(execute, sql, params, many, context):
     )
 
 
+@pytest.fixture
+def left_open():
+    """A transaction that is left open ends with the test."""
+    yield
+    if connection.in_atomic_block:
+        connection.close()
+        del connections["default"]
+
+
+@finding("K-C1")
 @committed
 @pytest.mark.parametrize("around", [nullcontext, transaction.atomic])
-def test_a_group_whose_row_cannot_be_inserted_leaves_no_transaction_open(around):
+def test_a_group_whose_row_cannot_be_inserted_leaves_no_transaction_open(around, left_open):
     with around():
         before = connection.in_atomic_block, len(connection.savepoint_ids)
         with connection.execute_wrapper(refused), pytest.raises(Error) as caught, group("import"):
@@ -304,7 +314,7 @@ def test_a_group_whose_row_cannot_be_inserted_leaves_no_transaction_open(around)
 
 
 @committed
-def test_a_group_that_could_not_begin_may_be_begun_again():
+def test_a_group_that_could_not_begin_may_be_begun_again(left_open):
     block = group("import")
     with connection.execute_wrapper(refused), pytest.raises(Error), block:
         pytest.fail("the block has begun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 
 from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
@@ -14,6 +15,7 @@ from jobqueue.transitions import ack, claim, fail, retry
 from tests.app import tasks
 from tests.groups import nodes
 from tests.groups.helpers import callbacks, claimed
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -134,6 +136,7 @@ def test_a_failed_child_waits_for_its_parent_that_was_retried_and_runs():
     assert (nodes.ends(number), nodes.contradictions()) == (1, [])
 
 
+@finding("S-B2")
 def test_a_node_whose_done_parent_was_deleted_does_not_run_again():
     number = chain("first", "second", "third")
     ack(claimed()[0], result=1)
@@ -164,16 +167,21 @@ def old_workflow():
     return number
 
 
-def test_a_workflow_that_is_resumed_while_old_ones_are_deleted_stays_whole(monkeypatch):
-    number = old_workflow()
-    some = group_cleaner._delete_some
+@finding("S-C5")
+def test_a_workflow_that_is_resumed_while_old_ones_are_deleted_stays_whole():
+    number, resumed = old_workflow(), []
 
-    def resumed_before(*args):
-        groups.resume(number)
-        return some(*args)
+    def then_resume(execute, sql, params, many, context):
+        found = execute(sql, params, many, context)
+        if not resumed and sql.startswith("SELECT") and "job_group" in sql:
+            resumed.append(number)
+            groups.resume(number)
+        return found
 
-    monkeypatch.setattr(group_cleaner, "_delete_some", resumed_before)
-    assert group_cleaner.run_once(load(), using="default").rows == 0
+    # After the look for those that are old enough.
+    with connection.execute_wrapper(then_resume):
+        assert group_cleaner.run_once(load(), using="default").rows == 0
+    assert resumed
     nodes.run_all()
     assert nodes.ends(number) == 2
 

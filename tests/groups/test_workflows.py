@@ -19,6 +19,7 @@ from jobqueue.testing import drain, travel
 from tests.app import tasks
 from tests.groups.helpers import callbacks, claimed
 from tests.groups.nodes import CALLBACKS, diamond, job, states
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -426,6 +427,7 @@ def test_pairs_are_deleted_with_the_workflow():
     assert (GroupParent.objects.count(), GroupMember.objects.count()) == (0, 0)
 
 
+@finding("S-B1")
 def test_nodes_of_two_queues_may_have_the_same_dedupe_key():
     keyed = tasks.add.using(dedupe_key="order-7")
     wf = workflow("order")

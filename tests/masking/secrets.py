@@ -3,6 +3,16 @@
 # Put together here, so that scanners of secrets do not take them for real ones.
 A40, HEX = "aB3" * 13 + "x", "0a1b2c3d" * 4
 S = "hunter2zz"
+#: forms that were shown in clear at first
+MISSED = [
+    (f"DB_PASS={S}", S), (f"pass={S}", S), (f"EMAIL_HOST_PASS: {S}", S), (f"passwords=['{S}']", S), (f"tokens: {S}", S),
+    (f"ssh_key={S}", S), (f"master_key={S}", S), (f"app_key: '{S}'", S), (f"https://x/?sig={S}&se=2026", S),
+    (f"X-Amz-Signature={S}", S), (f"creds={S}", S), (f"login_code={S}", S), (f"verification_code: {S}", S),
+    (f"비번: {S}", S), (f"주민번호={S}", S), (f"인증번호: {S}", S), (f"토큰={S}", S), (f"사용자비밀번호: {S}", S),
+    (f"mysql://app:p@{S}@db/x", S), (f"mysql://app:hun/{S}@db", S), (f"https://kim:a@b@{S}@h.test/x", S),
+    (f"Command '['mysql', '--password', '{S}']' returned 1", S), (f"mysql --password {S} shop", S),
+    (f"('password', '{S}')", S), (f"<password>{S}</password>", S), (f'<ns:apiKey id="1">{S}</ns:apiKey>', S),
+]  # fmt: skip
 SECRETS = [
     (f"password={S}", S), (f"password: {S}", S), (f'"password": "{S}"', S), (f"{{'passwd': '{S}'}}", S),
     (f"login(user='kim', pwd='{S}')", S), (f"dbPassword={S}", S), (f"PGPASSWORD={S}", S), (f"x-api-key: {S}", S),
@@ -26,11 +36,5 @@ SECRETS = [
     (f"-----BEGIN PRIVATE KEY-----\n{A40}\n{A40}", A40), (f"private_key={HEX}{HEX}", HEX),
     ("paid with 4111 1111 1111 1111", "1111 1111"), ("card 5555555555554444.", "5555555555554444"),
     ("resident 900101-4870934", "4870934"), ("ssn 123-45-6789", "45-6789"), (f"비밀번호: {S}", S),
-    (f"DB_PASS={S}", S), (f"pass={S}", S), (f"EMAIL_HOST_PASS: {S}", S), (f"passwords=['{S}']", S), (f"tokens: {S}", S),
-    (f"ssh_key={S}", S), (f"master_key={S}", S), (f"app_key: '{S}'", S), (f"https://x/?sig={S}&se=2026", S),
-    (f"X-Amz-Signature={S}", S), (f"creds={S}", S), (f"login_code={S}", S), (f"verification_code: {S}", S),
-    (f"비번: {S}", S), (f"주민번호={S}", S), (f"인증번호: {S}", S), (f"토큰={S}", S), (f"사용자비밀번호: {S}", S),
-    (f"mysql://app:p@{S}@db/x", S), (f"mysql://app:hun/{S}@db", S), (f"https://kim:a@b@{S}@h.test/x", S),
-    (f"Command '['mysql', '--password', '{S}']' returned 1", S), (f"mysql --password {S} shop", S),
-    (f"('password', '{S}')", S), (f"<password>{S}</password>", S), (f'<ns:apiKey id="1">{S}</ns:apiKey>', S),
+    *MISSED,
 ]  # fmt: skip

@@ -5,6 +5,7 @@ import pytest
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.masking import MASK
 from tests.admin.helpers import root
+from tests.marks import finding
 from tests.masking import everywhere
 from tests.masking.secrets import SECRETS
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 WITHOUT_TEXTS = {"cancel", "discard", "release", "enqueue", "prune", "bench", "completion"}
 
 
+@finding("O-M10")
 def test_no_secret_is_on_a_page_or_in_what_a_command_prints():
     jobs = everywhere.fill()
     assert len(SECRETS) >= 50

@@ -7,6 +7,7 @@ from django.test import override_settings
 
 from jobqueue import conf
 from jobqueue.masking import MASK, mask_text, mask_value
+from tests.marks import finding
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ def test_the_value_of_a_telling_key_is_masked(key):
     }
 
 
+@finding("O-M10")
 @pytest.mark.parametrize(
     "value", [["--password", "hunter2"], ["password", "hunter2"], ["mysql", "--password", "hunter2", "shop"]]
 )

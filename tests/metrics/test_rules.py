@@ -15,6 +15,7 @@ from jobqueue.stats.counts import Counts, Kind
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, pieces, table
+from tests.marks import finding
 from tests.servers.programs import installed
 
 FOLDER = ROOT / "docs" / "monitoring"
@@ -103,6 +104,7 @@ def test_the_page_lists_every_alert():
     assert [code(row[0])[0] for row in rows] == [rule["alert"] for rule in RULES]
 
 
+@finding("O-M13")
 def test_the_query_by_which_workers_are_scaled_and_the_rules_give_what_they_should(promtool, tmp_path):
     """Two web processes answer scrapes, one queue has nothing to do, and one has no jobs at all."""
     given = [

@@ -23,7 +23,7 @@ from jobqueue.worker.run.perform import Run, perform
 from jobqueue.worker.run.timeouts import Together, Watch
 from jobqueue.worker.shared.scoreboard import LeaseSlot
 from tests.factories import job, make_due, make_job, run_lease, set_columns, settle_run, state
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
 SECRET = "card-4242"
@@ -289,6 +289,7 @@ def test_a_process_that_the_job_has_forked_does_not_end_the_span(spans, monkeypa
     assert spans.named("process") == []
 
 
+@finding("N7")
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "jobqueue.otel.spans", raising=False)

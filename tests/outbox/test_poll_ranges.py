@@ -174,6 +174,7 @@ def scans(monkeypatch):
     return found
 
 
+@finding("K-C4")
 @pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "that another relay delivered"])
 def test_events_are_not_read_again_and_again(key, relay, waiting, later, scans):
     for n in range(20):

@@ -8,6 +8,8 @@ from pathlib import Path
 import django
 import pytest
 
+from tests.marks import finding
+
 ROOT = Path(__file__).parents[2]
 
 IMPORTS = """
@@ -64,6 +66,7 @@ for file in sorted(root.rglob("*.py")):
 )
 
 
+@finding("N1")
 @pytest.mark.parametrize("program", [CHECK, ROOMS], ids=["check and migrate", "every module but the admin's"])
 def test_a_project_without_the_admin_and_the_other_apps_of_django_can_use_it(program):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
 from jobqueue.transitions.claiming import aging, candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
+from tests.marks import finding
 from tests.patience import wait_until
 from tests.plans.conftest import LEVELS
 from tests.settings import VENDOR
@@ -268,6 +269,7 @@ def rows_read_so_far():
         return int(cursor.fetchone()[0])
 
 
+@finding("K-C3")
 @pytest.mark.skipif(VENDOR != "postgres", reason="other planners do not sort what an index has in order")
 @pytest.mark.usefixtures("burst_into_an_emptied_table")
 def test_a_claim_after_a_burst_into_an_emptied_table_does_not_sort_what_waits():

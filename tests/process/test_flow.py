@@ -21,7 +21,7 @@ from tests.app import tasks
 from tests.app.models import Ticket
 from tests.factories import enqueue_times, now
 from tests.failures.shop import Shop
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.observer import Observer
 from tests.patience import patient, wait_until
 from tests.process.harness import LONG
@@ -218,7 +218,10 @@ def test_producers_of_a_full_queue_are_refused_and_their_transactions_go_on(sett
     assert Ticket.objects.filter(sold=True).count() == 3 * 5
 
 
-@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"rate": "20/s"}], ids=["a slot", "a token"])
+@pytest.mark.parametrize(
+    "limit",
+    [pytest.param({"concurrency": 1}, id="a slot"), pytest.param({"rate": "20/s"}, marks=finding("F14"), id="a token")],
+)
 @pytest.mark.parametrize("whole", [True, False], ids=["of the queue", "of a task"])
 def test_a_drain_runs_all_that_waits_for(limit, whole, worker):
     flow.set_limit("default", task=None if whole else tasks.add, **limit)
@@ -249,6 +252,7 @@ def test_once_waits_for_a_token(worker):
         assert done() == ran
 
 
+@finding("F2")
 @pytest.mark.parametrize("later", [{"JOBQUEUE_TEST_LIMIT": "8"}, {}], ids=["raised", "removed"])
 def test_jobs_that_wait_at_a_limit_go_by_that_of_the_code_of_the_workers_that_run(later, worker):
     enqueue_times(300, tasks.limited_by_its_code)

@@ -7,7 +7,7 @@ import pytest
 from jobqueue.models import Job
 from tests.app import tasks
 from tests.factories import job, make_job, state
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.process.harness import ROOT
 
@@ -24,6 +24,7 @@ def broken_project(folder, text):
     return {"DJANGO_SETTINGS_MODULE": "broken_settings", "PYTHONPATH": f"{ROOT}:{folder}"}
 
 
+@finding("N4")
 @pytest.mark.parametrize("text", ["def (", "import nothing_of_this_name", "raise SystemExit"])
 def test_a_worker_whose_tasks_cannot_be_imported_says_so_and_does_not_start(worker, tmp_path, text):
     job_id = make_job("q", task="broken.tasks.work")
@@ -35,6 +36,7 @@ def test_a_worker_whose_tasks_cannot_be_imported_says_so_and_does_not_start(work
     assert (job(job_id).status, job(job_id).wait_reason) == (Job.Status.READY, None)
 
 
+@finding("N4")
 def test_a_process_that_starts_later_than_its_worker_with_broken_code_claims_nothing_until_it_is_correct(
     worker, tmp_path, evidence
 ):

@@ -10,7 +10,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.models import Job, JobAttempt, Worker
 from tests.app import coroutines, tasks
 from tests.factories import claim_one, enqueue_times, expire, job, make_job, now, seconds_from_now, set_columns, state
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.process.harness import ROOT
 
@@ -146,6 +146,7 @@ def test_an_unknown_task_is_parked_and_told_and_keeps_its_attempts(drained):
     assert not {*drained.unknown} & {*drained.failed}
 
 
+@finding("N3")
 def test_a_worker_without_the_code_of_jobs_leaves_them_to_one_that_has_it(worker, tmp_path, evidence):
     (tmp_path / "other_project.py").write_text(
         "from tests.settings_process import *\nINSTALLED_APPS.remove('tests.app')\nJOBQUEUE['SCHEDULES'] = {}\n"

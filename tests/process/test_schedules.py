@@ -8,7 +8,7 @@ import pytest
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion, Worker
 from jobqueue.schedules import known
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 
 pytestmark = committed
@@ -87,6 +87,7 @@ def test_in_a_rolling_deploy_the_new_version_is_in_force_and_stays(worker):
     stop(new)
 
 
+@finding("R-F10")
 @pytest.mark.parametrize("model", [Worker, ScheduleVersion], ids=["workers", "schedules"])
 def test_rows_that_are_deleted_below_a_worker_that_runs_are_written_again(worker, model):
     """As by a restored back-up, or a failover to a server that was behind."""

@@ -9,7 +9,7 @@ from jobqueue.models import Job, JobStat
 from jobqueue.transitions import claim
 from tests.app import tasks
 from tests.factories import expire
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.stats.helpers import sums
 
@@ -40,6 +40,7 @@ def test_a_worker_that_leaves_has_written_how_its_jobs_ended(worker):
     assert "statistics" not in group.text()
 
 
+@finding("O-H3")
 def test_the_monitor_counts_the_end_of_a_job_that_killed_its_process(worker):
     tasks.die.using(max_attempts=1).enqueue()
     group = worker("--processes", 1, "--concurrency", 1)

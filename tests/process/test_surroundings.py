@@ -10,7 +10,7 @@ import pytest
 from jobqueue.models import Job, JobAttempt
 from tests.app import tasks
 from tests.factories import job, state
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient, wait_until
 from tests.process.harness import SHORT, command
 from tests.process.probe import monitor_of
@@ -98,6 +98,7 @@ def test_what_one_job_activates_does_not_reach_the_next(worker):
     assert others == [first, first]
 
 
+@finding("R-F5")
 def test_a_program_that_a_job_starts_can_be_stopped_as_by_ctrl_c(worker):
     job_id = tasks.interrupts_a_program.enqueue().id
     assert worker("--drain").wait() == 0

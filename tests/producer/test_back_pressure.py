@@ -17,6 +17,7 @@ from jobqueue.producer import back_pressure
 from jobqueue.transitions import ack, claim, fail, reap, retry
 from tests.app.tasks import greet
 from tests.factories import claim_one, expire, job, make_due, now, seconds_from_now, set_columns, was_ahead
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -236,6 +237,7 @@ class TestDelay:
         most = 5.5 + (now() - begun).total_seconds() / 2
         assert was_ahead(job(late).run_at, 3, most, since=begun)
 
+    @finding("F12")
     def test_goes_by_the_rate_of_a_fast_queue_whose_ends_are_written_together(self):
         # 5,000 ends in a second, a hundred at each instant.
         moments = [now() - timedelta(seconds=number / 50) for number in range(50)]

@@ -13,6 +13,7 @@ from jobqueue.producer.enqueueing import add_many
 from jobqueue.producer.insert import NewJob
 from jobqueue.transitions import ack, cancel, claim, fail, retry
 from tests.factories import claim_one, job, lease_with, make_in_state, row, set_columns, state, undone
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -181,6 +182,7 @@ def test_after_a_retry_no_two_live_jobs_have_one_key():
     assert Job.objects.filter(status__in=(0, 1)).count() == 1
 
 
+@finding("S-B1")
 def test_jobs_of_several_queues_in_one_call_are_told_apart_by_queue_and_key():
     held = enqueue("a", "held", dedupe_key="k")
     stale = make_in_state("DONE", "b", dedupe_key=b"k")
@@ -203,6 +205,7 @@ def test_jobs_of_several_queues_in_one_call_are_told_apart_by_queue_and_key():
     ]
 
 
+@finding("S-B1")
 def test_a_job_that_replaces_another_does_so_in_a_call_whose_first_job_replaces_none():
     waits = enqueue("a", "old", dedupe_key="k")
     jobs = [NewJob("b", Encoded("1"), dedupe_key=b"k"), NewJob("a", Encoded("2"), dedupe_key=b"k", replaces=True)]

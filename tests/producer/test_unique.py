@@ -12,6 +12,7 @@ from jobqueue.models import GateWait, Job
 from jobqueue.ordering import HALTED, WAITS
 from jobqueue.transitions import ack, cancel, claim, discard, fail, reap, release, retry, snooze
 from tests.factories import claim_one, lease_with, row, set_columns, state
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -52,6 +53,7 @@ def with_context(context, user, group=1, *, deep=False):
     return user
 
 
+@finding("S-C7")
 def test_arguments_by_place_and_by_name_are_the_same():
     first = add(reindex, 1, deep=True)
     assert add(reindex, page=1, deep=True) == first
@@ -196,6 +198,7 @@ def also_in_order(key):
     return key
 
 
+@finding("S-B4")
 def test_a_replaced_job_waits_for_a_slot_of_the_key_of_its_new_arguments(own_registry):
     limited = task(queue_name="q", concurrency_key=lambda name: name, concurrency_limit=1)(customer)
     limited.enqueue("acme")
@@ -210,6 +213,7 @@ def test_a_replaced_job_waits_for_a_slot_of_the_key_of_its_new_arguments(own_reg
     assert [lease.payload["args"] for lease in claim("q", 5, worker="w")] == [["zeta"]]
 
 
+@finding("S-B4")
 def test_a_replaced_job_goes_behind_the_others_of_its_new_ordering_key():
     moved = add(in_order, "one")
     others = [add(also_in_order, key) for key in ("one", "two")]
@@ -247,6 +251,7 @@ def test_a_replaced_job_that_was_halted_leaves_its_key_halted(settings):
     assert Job.objects.get(pk=behind).wait_reason == HALTED
 
 
+@finding("S-B4")
 def test_the_time_for_retries_of_a_replaced_job_begins_when_it_is_due(own_registry):
     limited = task(queue_name="q", retry_until_seconds=3600)(remind_later)
     kept = limited.using(dedupe_key="k", on_conflict="replace")

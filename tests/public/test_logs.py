@@ -17,6 +17,7 @@ from jobqueue.compat import signals as task_signals
 from jobqueue.exceptions import Discard, Snooze
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 from jobqueue.worker.log_writer import _Sender
+from tests.marks import finding
 from tests.patience import patient
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +208,7 @@ def test_an_exception_that_cannot_be_printed_is_logged(written):
     assert "its message could not be printed" in stream.getvalue()
 
 
+@finding("O-H1")
 @pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
 def test_a_traceback_and_the_text_of_a_trouble_have_no_secrets(written, formatter):
     stream = written(formatter())

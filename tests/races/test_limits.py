@@ -22,7 +22,7 @@ from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import expire, make_jobs, now
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, sweep, taken, waiting
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient, wait_until
 from tests.races.actors import Actor, all_at_once, holding
 from tests.settings import VENDOR
@@ -143,6 +143,7 @@ def test_claims_behind_one_barrier_take_exactly_the_tokens_that_there_are():
         assert sum(map(len, found)) + len(taken()) == 1, "a slow rate has a bucket of one"
 
 
+@finding("F1")
 @needs_row_locks
 def test_a_claim_draws_no_token_while_its_bucket_is_locked_and_dates_the_next_one_at_its_own_time():
     # Else the starts of those that come after would stand closer together than the rate allows.
@@ -160,7 +161,9 @@ def test_a_claim_draws_no_token_while_its_bucket_is_locked_and_dates_the_next_on
     assert bucket.get().used_until >= released_at + timedelta(seconds=1 / 20)
 
 
-@pytest.mark.parametrize("whole_queue", [True, False], ids=["of a queue", "of a task"])
+@pytest.mark.parametrize(
+    "whole_queue", [pytest.param(True, marks=finding("F8"), id="of a queue"), pytest.param(False, id="of a task")]
+)
 def test_a_token_is_drawn_when_the_jobs_start_and_not_when_their_claim_began(monkeypatch, whole_queue):
     """A claim may be slow after it has read the bucket."""
     if whole_queue:

@@ -7,8 +7,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import task
-from jobqueue.db import idle_limit, is_lost_connection
-from jobqueue.db.idle_limit import limit_idle_transactions
+from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow import set_limit
 from jobqueue.gates import breaker
@@ -20,7 +19,7 @@ from jobqueue.transitions.claiming import select_then_update
 from tests.factories import make_jobs, now
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
@@ -75,6 +74,7 @@ def frozen_claim(monkeypatch):
     return freeze
 
 
+@finding("F1")
 class TestAClaimThatIsFrozen:
     def test_in_a_queue_with_a_limit_keeps_no_other_claim_waiting(self, frozen_claim):
         set_limit("q", concurrency=2)
@@ -151,6 +151,7 @@ def open_breaker():
 
 
 class TestALockedRowOfAJobThatWaits:
+    @finding("F5")
     def test_is_passed_over_by_whoever_opens_its_gate(self):
         (lease,) = (add(1, made(concurrency_limit=1)) and take()).values()
         first, second = add(2, made(concurrency_limit=1))
@@ -164,6 +165,7 @@ class TestALockedRowOfAJobThatWaits:
         assert taken() == [first]
         assert GateWait.objects.count() == 0
 
+    @finding("F5")
     def test_is_looked_at_again_if_nobody_stands_behind_it(self):
         (lease,) = (add(1, made(concurrency_limit=1)) and take()).values()
         (first,) = add(1, made(concurrency_limit=1))
@@ -175,6 +177,7 @@ class TestALockedRowOfAJobThatWaits:
         look_again()
         assert taken() == [first]
 
+    @finding("F5")
     def test_keeps_no_other_gate_from_being_opened(self):
         work = made(concurrency_limit=1, concurrency_key=jobs.by_argument)
         leases = [work.enqueue(key) and next(iter(take().values())) for key in "ab"]
@@ -201,6 +204,7 @@ class TestALockedRowOfAJobThatWaits:
         assert GateWait.objects.count() == 0
 
 
+@finding("F1")
 def test_a_gate_that_a_transaction_keeps_locked_stops_no_other_gate():
     (lease,) = (add(1, made(concurrency_limit=1)) and take()).values()
     add(1, made(concurrency_limit=1))
@@ -211,14 +215,17 @@ def test_a_gate_that_a_transaction_keeps_locked_stops_no_other_gate():
     assert GateSlot.objects.count() == 1
 
 
+@finding("F1")
 @pytest.mark.skipif(VENDOR == "mysql", reason="MySQL has no limit for idle transactions")
 class TestTheServerEndsASession:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr(idle_limit, "IDLE_SECONDS", 1.0)
+        monkeypatch.setattr("jobqueue.db.idle_limit.IDLE_SECONDS", 1.0)
 
     def test_of_a_workers_own_threads_that_idles_within_a_transaction(self):
         (job_id,) = make_jobs(1)
+        from jobqueue.db.idle_limit import limit_idle_transactions
+
         opened, over = threading.Event(), threading.Event()
 
         def idle():

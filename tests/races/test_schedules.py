@@ -11,7 +11,7 @@ from jobqueue.schedules import disable, versions
 from jobqueue.schedules.declaring import declare, withdraw
 from jobqueue.schedules.firing import fire_due
 from tests.app import tasks
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient
 from tests.schedules.helpers import USING, begin, row
 from tests.settings import VENDOR
@@ -91,6 +91,7 @@ def test_a_schedule_that_another_session_has_locked_is_left_to_it_and_the_others
     assert row("tick").last_job_id is not None
 
 
+@finding("S-A2")
 @row_locks
 @pytest.mark.parametrize("kind", ["ordering_key", "dedupe_key"])
 def test_a_schedule_whose_key_is_in_an_open_transaction_leaves_the_others_and_fires_after_it(kind):
@@ -126,6 +127,7 @@ def test_a_schedule_whose_key_is_in_an_open_transaction_leaves_the_others_and_fi
     assert row("key").last_job_id is not None
 
 
+@finding("S-A2")
 @row_locks
 def test_a_schedule_that_an_operators_transaction_has_locked_keeps_no_worker_from_announcing():
     begin(name="locked", every=60)

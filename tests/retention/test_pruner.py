@@ -17,6 +17,7 @@ from jobqueue.retention import deletion, history, windows
 from jobqueue.retention.windows import Walk
 from jobqueue.transitions import ack, fail, retry
 from tests.factories import claim_one, make_in_state, make_job, set_columns, state
+from tests.marks import finding
 from tests.retention.helpers import DAY, ended, kept, left, prune
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -145,6 +146,7 @@ class TestDedupeKeys:
         assert prune() == 1
         assert enqueue("q", 1, dedupe_key="k") != first
 
+    @finding("S-A5")
     @pytest.mark.parametrize("dedupe_seconds", [DAY, None])
     def test_a_job_stays_until_the_window_of_its_key_has_ended(self, settings, dedupe_seconds):
         kept(settings, done={"AGE": "7d", "KEEP": 1}, DEDUPE_SECONDS=dedupe_seconds)

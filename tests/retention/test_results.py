@@ -16,6 +16,7 @@ from jobqueue.retention import windows
 from jobqueue.transitions import ack, ack_many, claim, fail, result_expiry
 from tests.factories import claim_one, set_columns
 from tests.gates import jobs
+from tests.marks import finding
 from tests.retention.helpers import DAY, kept, left, prune
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_registry")]
@@ -92,6 +93,7 @@ def test_a_job_that_holds_its_dedupe_key_stays_until_the_key_is_free(short):
     assert abs(expiry - Job.objects.get(pk=job_id).finished_at - timedelta(days=1)) < timedelta(seconds=1)
 
 
+@finding("S-A5")
 def test_a_job_stays_until_the_window_of_its_key_has_ended(short):
     job_id = done(short.using(unique_seconds="30d"), 7200)
     over = done(short.using(unique_seconds=60, dedupe_key="k"), 7200)

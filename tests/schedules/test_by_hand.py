@@ -12,6 +12,7 @@ from jobqueue.schedules import disable, enable, known, preview, run_now, version
 from jobqueue.schedules.declaring import declare
 from jobqueue.testing import travel
 from tests.app import tasks
+from tests.marks import finding
 from tests.schedules.helpers import USING, begin, fire, minutes, outcomes, row
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -70,6 +71,7 @@ def test_a_disabled_schedule_fires_no_tick_and_what_it_left_out_is_not_made_up()
         assert fire() == 1
 
 
+@finding("S-B8")
 def test_ticks_that_waited_when_a_schedule_was_disabled_do_not_fire_when_it_is_enabled():
     due = begin(every=60, overlap="queue").next_at
     with travel(to=due) as clock:

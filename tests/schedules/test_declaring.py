@@ -11,6 +11,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
 from jobqueue.schedules.declaring import declared
 from jobqueue.schedules.from_settings import declare_settings, problems
 from tests.app import tasks
+from tests.marks import finding
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -139,12 +140,12 @@ def test_a_wrong_schedule_of_the_settings_is_left_out(settings, entry, sentence,
 @pytest.mark.parametrize(
     ("options", "every", "warned"),
     [
-        ({"dedupe_key": "rebuild"}, "1h", True),
-        ({"dedupe_key": lambda a, b: "rebuild"}, "1h", True),
+        pytest.param({"dedupe_key": "rebuild"}, "1h", True, marks=finding("S-B3")),
+        pytest.param({"dedupe_key": lambda a, b: "rebuild"}, "1h", True, marks=finding("S-B3")),
         ({"dedupe_key": "rebuild"}, "2d", False),
         ({"dedupe_key": "rebuild", "unique": "unfinished"}, "1h", False),
         ({"dedupe_key": "rebuild", "unique_seconds": "30m"}, "1h", False),
-        ({"dedupe_key": "rebuild", "unique_seconds": "3h"}, "1h", True),
+        pytest.param({"dedupe_key": "rebuild", "unique_seconds": "3h"}, "1h", True, marks=finding("S-B3")),
         ({}, "1h", False),
     ],
 )
@@ -153,6 +154,7 @@ def test_check_warns_of_a_schedule_that_ticks_while_its_last_job_holds_the_dedup
     assert [one.id for one in check_schedules()] == ["jobqueue.W040"] * warned
 
 
+@finding("S-A1")
 def test_a_module_that_cannot_be_imported_costs_its_own_schedule_alone(settings, tmp_path, monkeypatch, caplog):
     (tmp_path / "module_that_raises.py").write_text("raise RuntimeError('no key in the environment')")
     monkeypatch.syspath_prepend(tmp_path)

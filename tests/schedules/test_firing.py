@@ -6,12 +6,13 @@ import pytest
 from django.db import transaction
 
 from jobqueue.models import Job, Schedule, ScheduleTick
-from jobqueue.schedules import deciding, together, versions
+from jobqueue.schedules import versions
 from jobqueue.signals import schedule_missed
 from jobqueue.testing import drain, run_task, travel
 from jobqueue.transitions import ack
 from tests.app import tasks
 from tests.factories import claim_one
+from tests.marks import finding
 from tests.schedules.helpers import USING, begin, fire, jobs, minutes, outcomes, row
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -130,12 +131,14 @@ def test_with_overlap_queue_no_more_ticks_wait_than_may_be_missed(missed):
 
 
 def test_jitter_makes_a_job_due_later_by_the_same_time_in_every_process():
+    from jobqueue.schedules.deciding import jitter_of
+
     due = begin(every=3600, jitter_seconds=600).next_at
     with travel(to=due):
         fire()
     later = Job.objects.get().run_at - due
     assert timedelta(0) < later < minutes(10)
-    assert later.total_seconds() == pytest.approx(deciding.jitter_of("tick", due, 600), abs=1e-3)
+    assert later.total_seconds() == pytest.approx(jitter_of("tick", due, 600), abs=1e-3)
 
 
 def test_a_schedule_ends_after_its_last_tick():
@@ -147,6 +150,7 @@ def test_a_schedule_ends_after_its_last_tick():
     assert row("short").look_at is None
 
 
+@finding("S-B3")
 def test_a_tick_whose_key_a_job_that_has_ended_still_holds_is_skipped_and_told(missed, caplog):
     due = begin(task=tasks.add.using(dedupe_key="one"), every=60).next_at
     with travel(to=due) as clock:
@@ -188,8 +192,8 @@ def test_when_the_job_cannot_be_added_the_tick_is_not_decided(monkeypatch, caplo
 
     with travel(to=due):
         with monkeypatch.context() as patched:
-            patched.setattr(together, "add_many", broken)
-            patched.setattr(deciding, "add", broken)
+            for place in ("together.add_many", "deciding.add"):
+                patched.setattr(f"jobqueue.schedules.{place}", broken)
             assert fire() == 0
         assert (ScheduleTick.objects.count(), Job.objects.count()) == (0, 0)
         assert "not fired by this worker: RuntimeError: no" in caplog.text
@@ -221,6 +225,7 @@ def test_a_rollback_of_the_caller_undoes_the_ticks():
         assert fire() == 1
 
 
+@finding("S-B3")
 def test_a_deduplicated_tick_names_the_job_that_holds_the_key(missed):
     task = tasks.add.using(dedupe_key="one")
     due = begin(task=task, every=60).next_at

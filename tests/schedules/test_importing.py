@@ -13,6 +13,7 @@ from jobqueue.schedules.importing import beat
 from jobqueue.schedules.importing.rows import Unmapped
 from jobqueue.schedules.importing.writing import carry_out, plan
 from tests.app import tasks
+from tests.marks import finding
 from tests.schedules import foreign
 from tests.schedules.foreign import CHANGED, periodic, queued
 from tests.schedules.helpers import USING, begin
@@ -72,6 +73,7 @@ def test_a_task_that_runs_once_ends_after_its_next_tick():
     assert len(ticks("once")) == 1
 
 
+@finding("S-C6")
 def test_a_disabled_task_that_runs_once_is_skipped_because_its_end_would_pass_meanwhile():
     periodic(1, "off", crontab="0 3 * * * UTC", one_off=True, enabled=False)
     found = bring("beat")["off"]

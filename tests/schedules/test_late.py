@@ -13,6 +13,7 @@ from jobqueue.models import Schedule
 from jobqueue.schedules import disable, known
 from jobqueue.testing import travel
 from tests.alarms.helpers import look_again
+from tests.marks import finding
 from tests.schedules.helpers import begin, fire, minutes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -38,6 +39,7 @@ def late_codes():
     return [one for one in explain_backlog() if one.evidence.get("kind") == "schedules"]
 
 
+@finding("O-M3")
 def test_a_schedule_that_is_late_is_marked_until_it_fires(late):
     assert {one.name: one.late for one in known()} == {"hourly": False, "tick": True}
     assert "late: no worker fires it" in listed()
@@ -58,6 +60,7 @@ def test_a_schedule_that_does_not_fire_on_purpose_is_not_late(late):
     assert late_codes() == []
 
 
+@finding("O-M3")
 def test_an_alarm_counts_the_schedules_that_are_late(late, settings):
     settings.JOBQUEUE = {"ALARMS": {"WORKERS": {"late_schedules": 1}}}
     look_again()
@@ -70,6 +73,7 @@ def test_an_alarm_counts_the_schedules_that_are_late(late, settings):
     assert firing() == []
 
 
+@finding("O-M3")
 def test_explain_says_which_schedules_no_worker_fires_and_what_to_do(late):
     (one,) = late_codes()
     assert (one.code, one.evidence["schedules"], one.evidence["late"]) == ("monitor_dead", ["tick"], 1)
@@ -79,6 +83,7 @@ def test_explain_says_which_schedules_no_worker_fires_and_what_to_do(late):
     assert late_codes() == []
 
 
+@finding("O-M3")
 def test_the_overview_and_the_list_of_the_admin_say_it(late, admin_client):
     page = admin_client.get(reverse("admin:app_list", args=["jobqueue"])).content.decode()
     assert "1 schedule is due and does not fire: tick" in page

@@ -14,6 +14,7 @@ from jobqueue.schedules.firing import fire_due
 from jobqueue.testing import travel
 from jobqueue.worker.child import process
 from tests.app import tasks
+from tests.marks import finding
 from tests.schedules.helpers import USING, begin, fire, jobs, minutes, outcomes, row
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
@@ -67,6 +68,7 @@ def test_a_version_that_comes_back_after_a_pause_is_in_force_at_once():
         assert known()[0].every_seconds == 60
 
 
+@finding("S-C3")
 @pytest.mark.parametrize("back", ["old", "new"])
 def test_after_an_outage_of_the_database_the_new_version_stays_whichever_worker_is_back_first(back):
     old = deploy(every=60)
@@ -149,6 +151,7 @@ def test_what_was_changed_by_hand_stays_in_force_over_a_deploy_which_says_so(cap
     assert "changed by hand (operator)" in caplog.text
 
 
+@finding("S-A1")
 def test_a_row_that_cannot_be_put_in_force_leaves_the_others(caplog, monkeypatch):
     """The definition in force has a zone that this system does not know, and the code corrects it."""
     begin(name="zone", cron="0 3 * * *", timezone="Europe/London")
@@ -182,6 +185,7 @@ def test_a_version_that_this_worker_cannot_calculate_is_left_to_others(caplog):
     assert caplog.text.count("'America/Unknown' is not known to this system") == 2
 
 
+@finding("S-A6")
 def test_what_workers_announce_of_a_thousand_schedules_takes_few_statements(django_assert_max_num_queries):
     for number in range(1000):
         declare(f"tick {number}", tasks.add, (1, 2), None, {"every": 60}, "code")
@@ -193,7 +197,7 @@ def test_what_workers_announce_of_a_thousand_schedules_takes_few_statements(djan
         assert len(versions.announce(USING)) == 1000
 
 
-@pytest.mark.parametrize("ahead", ["end", "interval"])
+@pytest.mark.parametrize("ahead", [pytest.param("end", marks=finding("S-C2")), "interval"])
 def test_after_the_clock_was_months_ahead_schedules_go_on(ahead):
     now = read_now(USING)
     until = {"end_at": now + timedelta(days=30)} if ahead == "end" else {}
@@ -270,6 +274,7 @@ def names():
     return [*Schedule.objects.order_by("name").values_list("name", flat=True)]
 
 
+@finding("S-B6")
 def test_a_schedule_whose_task_was_renamed_goes_on_under_the_new_name_and_fires_once(renamed, caplog):
     old = deploy_task(tasks.add, every=60)
     disabled = row(tasks.add.module_path)
@@ -290,6 +295,7 @@ def test_a_schedule_whose_task_was_renamed_goes_on_under_the_new_name_and_fires_
     assert "its task was renamed" in caplog.text
 
 
+@finding("S-B6")
 def test_a_schedule_whose_renamed_task_was_taken_back_has_its_old_name_again(renamed):
     deploy_task(tasks.add, every=60)
     with travel(1) as clock:
@@ -305,6 +311,7 @@ def test_a_schedule_whose_renamed_task_was_taken_back_has_its_old_name_again(ren
         assert names() == [tasks.add.module_path]
 
 
+@finding("S-B6")
 def test_a_disabled_schedule_stays_disabled_when_its_task_is_renamed(renamed):
     deploy_task(tasks.add, every=60)
     disable(tasks.add.module_path, reason="too loud")
@@ -323,6 +330,7 @@ def test_a_retired_schedule_of_the_old_name_leaves_the_new_one_alone(renamed):
         assert names() == [renamed.module_path]
 
 
+@finding("S-B8")
 def test_ticks_that_waited_when_a_schedule_was_retired_do_not_fire_when_it_is_announced_again():
     due = begin(every=60, overlap="queue").next_at
     with travel(to=due) as clock:
@@ -338,6 +346,7 @@ def test_ticks_that_waited_when_a_schedule_was_retired_do_not_fire_when_it_is_an
     assert [outcome for outcome, _ in outcomes()] == ["fired", "skipped"]
 
 
+@finding("S-A1")
 def test_a_child_whose_announcement_raises_goes_on_to_its_jobs(monkeypatch, caplog):
     def broken(using):
         raise RuntimeError("a row of another shape")

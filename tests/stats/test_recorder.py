@@ -16,7 +16,7 @@ from jobqueue.stats import recorder
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, reap, release, snooze
 from jobqueue.transitions.failing import fail_many
 from tests.factories import claim_one, expire, make_job, make_jobs, set_columns
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.stats.helpers import counted, sums
 
@@ -53,6 +53,7 @@ def test_a_lost_lease_is_counted_by_the_reaper_alone_and_once():
     assert sums() == (0, 1, 1, 0, 2)
 
 
+@finding("O-H3")
 def test_a_run_that_died_with_its_process_is_counted_as_lost():
     with counted():
         make_jobs(2)

@@ -12,7 +12,7 @@ from jobqueue.locks.deadline import Deadline
 from jobqueue.transitions import ack, fail
 from tests.app import tasks
 from tests.factories import claim_one, lease_with
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient
 from tests.races.actors import Actor
 
@@ -57,9 +57,18 @@ def test_it_is_refused_in_a_transaction_that_could_not_see_the_end():
         result.wait(-1)
 
 
+@finding("R-F4")
 @committed
 def test_a_wait_ends_although_a_test_has_frozen_the_clock_of_python(monkeypatch):
+    slept, sleep = [], time.sleep
+
+    def sleep_a_little(seconds):
+        slept.append(seconds)
+        assert sum(slept) < 5, "it would not end"
+        sleep(seconds)
+
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(time, "sleep", sleep_a_little)
     with pytest.raises(WaitTimeout):
         tasks.add.enqueue(1, 1).wait(timeout_seconds=0.05)
     deadline = Deadline(0.05)

@@ -24,7 +24,7 @@ from jobqueue.transitions.by_filter import CHUNK
 from tests.blocking import somebody_waits
 from tests.factories import claim_one, lease_with, make_in_state, make_job, make_jobs, row, set_columns, state
 from tests.faults.test_lock_conflicts import ended, in_thread
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.settings import VENDOR
 
@@ -71,7 +71,10 @@ def test_filters_hold_together():
     assert cancel_many(task=charge.module_path, job_ids=[str(tagged)]) == 1
 
 
-@pytest.mark.parametrize("name", ["ready", "READY", Job.Status.READY])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("ready", marks=finding("M-F8")), pytest.param("READY", marks=finding("M-F8")), Job.Status.READY],
+)
 def test_a_state_is_given_by_its_name_as_to_commands(name):
     waiting, runs = make_job("q"), enqueue("q", 1, priority=9)
     claim_one()
@@ -165,6 +168,7 @@ def test_a_job_that_has_not_ended_is_not_run_again(claimed):
     assert Job.objects.count() == 1
 
 
+@finding("F6")
 @pytest.mark.parametrize(
     ("verb", "filters", "before", "meanwhile"),
     [
@@ -189,6 +193,7 @@ def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypat
     assert row(job_id) == rows[0]
 
 
+@finding("F6")
 @committed
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer at a time")
 def test_the_row_is_judged_as_it_is_after_the_wait_for_its_lock():

@@ -6,6 +6,7 @@ from jobqueue.transitions.claiming import candidates, heads
 from jobqueue.worker.shared.queue_choice import parse
 from tests.clocks import Clock
 from tests.factories import make_due, make_job
+from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +46,7 @@ def comes_back():
     make_due(make_job("q", priority=7))
 
 
+@finding("K-C5")
 @pytest.mark.parametrize("words", ["q", "*"])
 def test_after_one_look_that_has_waited_the_next_one_is_complete(words, take):
     selection = parse([words])
@@ -66,6 +68,7 @@ def test_looks_that_take_long_again_and_again_are_not_repeated_at_once(words, ta
     assert queues(selection) == ["q"]
 
 
+@finding("K-C5")
 def test_names_are_looked_up_again_after_one_look_that_has_waited(take):
     selection = parse(["*"])
     selection.names("default")

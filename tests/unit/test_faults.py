@@ -8,6 +8,7 @@ from jobqueue.db.mariadb.dialect import MariaDB
 from jobqueue.db.mysql.dialect import MySQL
 from jobqueue.db.postgresql.dialect import PostgreSQL
 from jobqueue.db.sqlite.dialect import SQLite
+from tests.marks import finding
 
 
 def caused_by(sqlstate):
@@ -42,6 +43,7 @@ def test_a_wrong_statement_does_not_become_right(vendor, error):
     assert vendor.fault(error) is None
 
 
+@finding("K-C6")
 def test_a_server_that_takes_no_writes_has_written_nothing():
     for number in (1047, 1290, 1792, 1836, 3100):
         error = OperationalError(number, "read-only")

@@ -8,6 +8,7 @@ from django.db import ProgrammingError
 
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.monitor import chores
+from tests.marks import finding
 
 Found = make_dataclass("Found", [("deleted", int)])
 
@@ -46,6 +47,7 @@ def test_a_chore_that_is_refused_is_tried_again_after_a_minute(monkeypatch, capl
     assert len([r for r in caplog.records if "some cleaner" in r.message]) == 1
 
 
+@finding("S-A1")
 @pytest.mark.django_db
 def test_a_chore_that_raises_something_unexpected_leaves_the_others_their_turn(caplog):
     broken, other = Refused(TypeError("a row of another shape")), Refused()

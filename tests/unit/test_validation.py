@@ -7,6 +7,7 @@ from django.utils import timezone as django_timezone
 
 from jobqueue import validation
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
+from tests.marks import finding
 
 CONTROLS = ["\x00", "\x1f", "\n", "\t", "\x7f", "\x80", "\x9f"]
 
@@ -146,6 +147,7 @@ def test_a_worker_name_that_cannot_be_stored_or_logged_is_refused(name):
         validation.check_worker(name)
 
 
+@finding("R-F13")
 def test_the_advice_for_a_naive_time_holds_without_time_zones_in_django(settings):
     settings.USE_TZ = False
     with pytest.raises(InvalidValue, match=r"datetime\.now\(UTC\)"):

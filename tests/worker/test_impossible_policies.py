@@ -12,7 +12,7 @@ from jobqueue.models import JobAttempt
 from jobqueue.transitions import claim
 from jobqueue.worker.child.outcomes import settle
 from tests.factories import job, run_lease, state
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.races.actors import holding
 from tests.settings import VENDOR
 
@@ -135,6 +135,7 @@ def test_an_enqueue_that_is_not_committed_does_not_hold_up_a_failure_that_moves_
     assert JobAttempt.objects.filter(job_id=job_id).count() == 2
 
 
+@finding("N8")
 def test_wrong_settings_are_told_by_their_own_check_and_raise_in_no_other_one():
     made(backoff=5, retry_until_seconds=60)
     with override_settings(JOBQUEUE={"LEASE": 5}):

@@ -5,6 +5,7 @@ import gc
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -18,9 +19,8 @@ from jobqueue.exceptions import TransactionLeftOpen
 from jobqueue.models import Job
 from jobqueue.transitions import claim
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run import call_threads
 from jobqueue.worker.run.batch import calls_of
-from jobqueue.worker.run.call_threads import AnyThread, OneThread, serve_other_threads
+from jobqueue.worker.run.coroutines import AnyThread, OneThread
 from jobqueue.worker.run.perform import Run, perform, perform_coroutine
 from jobqueue.worker.run.pool import Pool
 from jobqueue.worker.run.timeouts import Together, Watch
@@ -72,9 +72,7 @@ def in_one_thread(work):
             found.append(work())
         finally:
             close_here()
-            if (calls := vars(call_threads._own).get("thread")) is not None:
-                calls.submit(close_here).result()
-                calls.shutdown()
+            close_own_calls()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -87,6 +85,15 @@ def close_here():
     connections.close_all()
     for wrapper in connections.all(initialized_only=True):
         close_kept(wrapper)
+
+
+def close_own_calls():
+    """Close what the thread has open in which the calls of this thread's own event loops have run."""
+    from jobqueue.worker.run import call_threads
+
+    if (calls := vars(call_threads._own).get("thread")) is not None:
+        calls.submit(close_here).result()
+        calls.shutdown()
 
 
 def close_kept(wrapper):
@@ -215,6 +222,7 @@ if VENDOR in ("mysql", "mariadb"):
     UNENDED.append((["SET autocommit=0", "BOOK"], True))
 
 
+@finding("N2")
 @pytest.mark.parametrize(("statements", "autocommit"), UNENDED)
 def test_a_job_that_returns_inside_a_transaction_of_its_own_is_not_done(statements, autocommit):
     result = leftovers.books_in.enqueue(statements, 1, autocommit)
@@ -231,6 +239,7 @@ def test_a_job_that_has_ended_its_own_transaction_is_done(statements, autocommit
     assert (Job.objects.get(pk=result.id).status, Account.objects.count()) == (Job.Status.DONE, 1)
 
 
+@finding("N2")
 def test_no_job_of_a_batch_that_returns_inside_a_transaction_is_done():
     enqueue_many("books in a batch", [1, 2])
     run_all()
@@ -238,9 +247,21 @@ def test_no_job_of_a_batch_that_returns_inside_a_transaction_is_done():
     assert Account.objects.count() == 0
 
 
+@pytest.fixture
+def single_thread(monkeypatch):
+    """The thread in which asgiref runs calls of event loops of all threads is the test's own: it closes what it has."""
+    threads = ThreadPoolExecutor(max_workers=1)
+    monkeypatch.setattr(SyncToAsync, "single_thread_executor", threads)
+    yield
+    threads.submit(close_here).result()
+    threads.shutdown()
+
+
 OWN_LOOP = [way for way in WAYS[VENDOR] if (VENDOR, way) not in NOTICED]
 
 
+@finding("R-F1")
+@pytest.mark.usefixtures("single_thread")
 @pytest.mark.parametrize("way", OWN_LOOP)
 def test_a_transaction_that_a_job_leaves_open_in_its_own_event_loop_swallows_nothing_of_later_jobs(procedure, way):
     leftovers.leaves_in_own_loop.enqueue(leftovers.BEGIN[way])
@@ -252,6 +273,8 @@ def test_a_transaction_that_a_job_leaves_open_in_its_own_event_loop_swallows_not
     assert Job.objects.filter(task=leftovers.books.module_path).count() == 3
 
 
+@finding("R-F1")
+@pytest.mark.usefixtures("single_thread")
 def test_a_job_whose_own_event_loop_leaves_a_transaction_open_is_not_done():
     result = leftovers.leaves_in_own_loop.enqueue(["BEGIN"], fails=False)
     run_all()
@@ -265,6 +288,8 @@ def test_a_job_may_begin_and_end_a_transaction_in_two_calls_of_its_own_event_loo
     assert (Job.objects.get(pk=result.id).status, Account.objects.count()) == (Job.Status.DONE, 1)
 
 
+@finding("R-F1")
+@pytest.mark.usefixtures("single_thread")
 @has_sessions
 def test_what_a_job_has_set_in_the_session_of_its_own_event_loop_does_not_reach_the_next():
     for _ in range(2):
@@ -276,6 +301,8 @@ def test_what_a_job_has_set_in_the_session_of_its_own_event_loop_does_not_reach_
 
 
 def test_calls_from_event_loops_of_other_threads_are_cleaned_too(monkeypatch):
+    from jobqueue.worker.run.call_threads import serve_other_threads
+
     monkeypatch.setattr(SyncToAsync, "single_thread_executor", None)
     serve_other_threads()
     with pytest.raises(TransactionLeftOpen):
@@ -567,6 +594,7 @@ def uncollected():
     logging.disable(logging.NOTSET)
 
 
+@finding("R-F3")
 def test_nothing_keeps_the_variables_of_a_coroutine_that_failed(uncollected):
     leftovers.fails_with_something_big_as_a_coroutine.enqueue()
     leftovers.Big.alive.clear()
@@ -583,6 +611,7 @@ def test_nothing_keeps_the_variables_of_a_coroutine_that_failed(uncollected):
     assert not leftovers.Big.alive
 
 
+@finding("R-F3")
 def test_a_job_thread_that_waits_keeps_nothing_of_its_last_job(uncollected):
     for how in ("local", "chained"):
         leftovers.fails_with_something_big.enqueue(how)

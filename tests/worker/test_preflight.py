@@ -8,12 +8,11 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection, connections
 
-from jobqueue.db.postgresql.session import driver_problem
 from jobqueue.models import Job
 from jobqueue.worker.monitor.preflight import MISCONFIGURED, preflight
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.worker_options import Options
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = committed
@@ -65,11 +64,14 @@ def test_a_missing_index_is_a_configuration_error(caplog):
     ],
 )
 def test_drivers_of_postgresql_whose_errors_are_not_known_are_refused(name, version, code):
+    from jobqueue.db.postgresql.session import driver_problem
+
     problem = driver_problem(types.SimpleNamespace(__name__=name, __version__=version))
     assert (problem and problem.code) == code
     assert code is None or f"{name} {version.split()[0]}" in problem.text
 
 
+@finding("R-F2")
 @pytest.mark.skipif(VENDOR != "postgres", reason="the driver of PostgreSQL")
 def test_check_names_a_driver_that_is_refused_and_workers_do_not_start_with_it(monkeypatch):
     known = connections["default"].Database

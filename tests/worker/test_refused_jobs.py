@@ -13,7 +13,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.worker.run import attempt
 from tests.app import tasks
 from tests.factories import claim_one, run_lease
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.settings import VENDOR
 
 pytestmark = [
@@ -65,12 +65,14 @@ def raises(error):
     return body
 
 
+@finding("O-M4")
 def test_a_job_without_a_connection_is_counted(counted, monkeypatch):
     assert isinstance(run(monkeypatch, raises(no_connection())), OperationalError)
     assert counted.refusals == [REFUSED]
     assert counted.openings["refused"] == 1
 
 
+@finding("O-M4")
 def test_it_is_counted_if_the_job_raises_another_error_for_it(counted, monkeypatch):
     assert isinstance(run(monkeypatch, raises(wrapped())), RuntimeError)
     assert counted.refusals == [REFUSED]

@@ -27,7 +27,7 @@ from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory, totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.clocks import Clock
 from tests.factories import job, make_due, make_job, run_lease, seconds_from_now
-from tests.marks import committed
+from tests.marks import committed, finding
 from tests.patience import patient
 from tests.worker.retry_service import DOWN, Service, lease, ran, workers
 
@@ -344,6 +344,7 @@ def test_the_row_of_a_worker_gets_the_counts_of_its_process_when_they_change():
     assert len(duties._retries) == 1
 
 
+@finding("K-C8")
 @committed
 def test_heartbeats_are_written_without_use_tz(settings):
     settings.USE_TZ = False

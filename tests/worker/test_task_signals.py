@@ -11,7 +11,7 @@ from jobqueue.compat import TaskResultStatus, signals, task_backends
 from jobqueue.worker.run import task_signals
 from tests.app import tasks
 from tests.factories import claim_one, settle_run
-from tests.marks import committed
+from tests.marks import committed, finding
 
 pytestmark = committed
 
@@ -131,6 +131,7 @@ def mails(settings, mailoutbox, monkeypatch):
     return mailoutbox
 
 
+@finding("O-H1")
 def test_a_mail_about_a_dead_job_has_its_error_without_the_secrets(mails):
     tasks.leaks.enqueue("password=hunter2secret")
     settle_run(claim_one("default"))
@@ -140,12 +141,14 @@ def test_a_mail_about_a_dead_job_has_its_error_without_the_secrets(mails):
     assert "hunter2secret" not in f"{mail.subject}{mail.body}{mail.alternatives}"
 
 
+@finding("O-H1")
 def test_a_discarded_job_makes_no_mail(mails):
     tasks.discards.enqueue("order 1 was deleted")
     settle_run(claim_one("default"))
     assert mails == []
 
 
+@finding("O-H1")
 def test_the_line_of_a_discarded_job_has_level_info(caplog, received):
     caplog.set_level(logging.INFO, signals.logger.name)
     tasks.discards.enqueue("order 1 was deleted")
