@@ -170,8 +170,9 @@ class TestALimitOfWaits:
     def test_ends_a_read_with_the_error_of_reads(self, held):
         if VENDOR == "sqlite":
             pytest.skip("readers wait for nobody")
-        with pytest.raises(StatementTimeout), lock_limit(using="default"), time_limit(60, using="default"):
-            list(Job.objects.select_for_update().filter(pk=held))
+        with lock_limit(using="default"), pytest.raises(StatementTimeout), time_limit(60, using="default"):
+            with transaction.atomic():
+                list(Job.objects.select_for_update().filter(pk=held))
 
     @committed
     def test_in_a_transaction_that_fails_the_session_is_as_before(self, held):
