@@ -219,8 +219,8 @@ class ScheduleForm(_ModelForm):
 
     def _with_secrets(self, given: Any, place: int) -> Any:
         """The arguments with the secrets that were shown masked, and left so."""
-        keeps = self._before is not None and not self._has_new_task()
-        found = unmask(given, arguments_of(self._before)[place]) if keeps else given
+        before = None if self._has_new_task() else self._before
+        found = unmask(given, arguments_of(before)[place]) if before else given
         if has_mask(found) and self._has_new_task():
             raise forms.ValidationError(
                 gettext("Another task does not get secrets that you do not see. Write the values.")
