@@ -204,7 +204,6 @@ class TestALockedRowOfAJobThatWaits:
         assert GateWait.objects.count() == 0
 
 
-@finding("F1")
 def test_a_gate_that_a_transaction_keeps_locked_stops_no_other_gate():
     (lease,) = (add(1, made(concurrency_limit=1)) and take()).values()
     add(1, made(concurrency_limit=1))
