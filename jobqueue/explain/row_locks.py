@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
+from itertools import islice
 
 from django.apps import apps
 from django.db import Error, connections, transaction
@@ -21,6 +22,8 @@ from jobqueue.payload import JSON
 WAIT_SECONDS = 1.0
 #: a transaction that does nothing for longer, while due jobs do not start, is told
 FORGOTTEN_SECONDS, FORGOTTEN_MAX = 10.0, 3
+#: transactions that are looked at for that: those of other programs may be older
+OLD_MAX = 100
 
 
 def row_locks(using: str) -> list[Explanation]:
@@ -100,9 +103,10 @@ def forgotten(using: str) -> list[Explanation]:
     try:
         with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
             old = vendor(using).set_up.old_transactions(
-                connections[using], Job._meta.db_table, FORGOTTEN_SECONDS, FORGOTTEN_MAX
+                connections[using], Job._meta.db_table, FORGOTTEN_SECONDS, OLD_MAX
             )
-            found = [one for one in old if one.idles and one.locks and _may_lock_jobs(one.session, using)]
+            idle = (one for one in old if one.idles and one.locks and _may_lock_jobs(one.session, using))
+            found = list(islice(idle, FORGOTTEN_MAX))
     except (Error, NotSupported):
         return []
     text = gettext(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from jobqueue.conf import load
 from jobqueue.conf.queues import QueueSettings
@@ -104,22 +105,23 @@ class _Places:
         concurrency, rate = _limits_of(own, limit)
         is_limited = pause is not None or concurrency is not None or rate is not None
         unaware = count_unaware(self._workers, queue, task, set_here=limit is not None) if is_limited else 0
+        counts: dict[str, Any] = {name: getattr(self._live[queue], name) if task is None else None for name in COUNTS}
         return QueueState(
-            queue,
-            task,
-            *(getattr(self._live[queue], state) if task is None else None for state in COUNTS),
-            self._live[queue].age_seconds(self._now) if task is None else None,
-            pause.mode if pause else "",
-            pause.reason if pause else "",
-            pause.by if pause else "",
-            pause.since if pause else None,
-            pause.until if pause else None,
-            concurrency,
-            self._level(queue, concurrency),
-            rate,
-            _set_here(limit),
-            own.max_ready if own else None,
-            unaware,
+            queue=queue,
+            task=task,
+            **counts,
+            oldest_age_seconds=self._live[queue].age_seconds(self._now) if task is None else None,
+            mode=pause.mode if pause else "",
+            reason=pause.reason if pause else "",
+            by=pause.by if pause else "",
+            since=pause.since if pause else None,
+            until=pause.until if pause else None,
+            concurrency=concurrency,
+            level=self._level(queue, concurrency),
+            rate=rate,
+            set_here=_set_here(limit),
+            max_ready=own.max_ready if own else None,
+            unaware_workers=unaware,
         )
 
     def _level(self, queue: str, concurrency: int | tuple[int, int] | None) -> int | None:

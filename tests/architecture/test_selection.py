@@ -266,6 +266,7 @@ def test_a_new_statement_of_a_short_run_is_named():
             "UPDATE a SET b = CASE WHEN c = 1 THEN 2 WHEN c = 3 THEN 4 END",
         ),
         ("(SELECT a FROM b WHERE c = 1) UNION ALL (SELECT a FROM b WHERE c = 2)", "(SELECT a FROM b WHERE c = %s)"),
+        ("a IN (%s, UNHEX(%s), %s, CONVERT(UNHEX(%s) USING utf8mb4))", "a IN (%s)"),
         (
             "(SELECT a <= (NOW(6)) FROM b WHERE (c = 1 AND (d > (NOW(6)) OR e = 2)))",
             "(SELECT a <= (NOW(6)) FROM b WHERE (c = 1 AND (d > (NOW(6)) OR e = 2)))"

@@ -1,7 +1,7 @@
 """row_lock for locks of business tables, of whole tables, and of transactions that somebody has forgotten."""
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import StringIO
 
 import pytest
@@ -13,7 +13,7 @@ from jobqueue.explain import explain_backlog, explain_job, explain_queue, gate_l
 from jobqueue.flow import set_limit
 from jobqueue.gates.subjects import rate_subject, slot_subject, whole_queue_subject
 from jobqueue.gates.whole_queues import make_room
-from jobqueue.models import BreakerState, Job
+from jobqueue.models import BreakerState, Job, Worker
 from jobqueue.transitions import claim
 from tests.admin.helpers import root
 from tests.app.models import Ticket
@@ -57,6 +57,8 @@ def told_of(number, explain):
 
     def is_told():
         let_lists_expire()
+        # However long that takes: a silent worker would be another cause.
+        Worker.objects.update(heartbeat_at=now())
         found[:] = checked(explain())
         return any(one.code == "row_lock" and one.evidence["blocking"] == number for one in found)
 
@@ -146,6 +148,17 @@ class TestAForgottenTransaction:
                 found = told_of(number, explain)
                 assert "pass over" in first(found, "row_lock").text
                 assert "Wait a few seconds" not in named(found, "workers_busy").next_step
+
+    @finding("O-M6")
+    def test_is_found_behind_older_transactions_of_others_that_hold_no_lock(self, worker, monkeypatch):
+        monkeypatch.setattr(row_locks, "FORGOTTEN_SECONDS", 0.0, raising=False)
+        worker("w")
+        job_id = make_job()
+        with ExitStack() as others:
+            for _ in range(row_locks.FORGOTTEN_MAX + 1):
+                others.enter_context(another_session(f"SELECT * FROM {Ticket._meta.db_table}"))
+            with locked(job_id) as number:
+                told_of(number, explain_backlog)
 
     @pytest.mark.skipif(VENDOR == "mariadb", reason="MariaDB does not tell which rows are locked")
     def test_that_has_locked_no_job_is_no_cause(self, worker, monkeypatch):

@@ -9,6 +9,8 @@ from functools import lru_cache
 _CONTROL = re.compile(r"(BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)\b", re.IGNORECASE)
 _STEPS = [
     (re.compile(r"\s+"), " "),
+    # How a value is passed depends on its bytes: jobqueue.db.parameters.placeholder().
+    (re.compile(r"CONVERT\(UNHEX\(%s\) USING utf8mb4\)|UNHEX\(%s\)"), "%s"),
     (re.compile(r"'(?:[^'\\]|''|\\.)*'"), "?"),
     (re.compile(r"[`\"]"), ""),
     (re.compile(r"%s|(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?\b"), "?"),
