@@ -206,6 +206,7 @@ class TestWhomAnAlarmIsAbout:
         Worker.objects.filter(name="batch").update(troubles={"stalled": {"queue": "q"}, "memory": {"free": 1}})
         assert self.about() == {"stalled": ("batch on web-7",), "exhausted": ("batch on web-7",)}
 
+    @pytest.mark.usefixtures("own_registry")
     def test_schedules_are_named(self):
         begin(every=60)
         Schedule.objects.update(next_at=UtcNowPlus(-3600), look_at=UtcNowPlus(-3600))
