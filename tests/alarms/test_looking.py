@@ -180,7 +180,7 @@ def test_silent_workers_are_counted_until_they_are_long_gone(settings):
 @finding("O-M16")
 class TestWhomAnAlarmIsAbout:
     @pytest.fixture(autouse=True)
-    def watched(self, settings):
+    def watched(self, settings, own_registry):
         thresholds = {"silent": 1, "stalled": 1, "exhausted": 1, "late_schedules": 1}
         settings.JOBQUEUE = {"ALARMS": {"WORKERS": thresholds}, "WORKER_SILENT_SECONDS": 30}
         about = {"supervisor_pid": 1, "boot_id": "b", "queues": "*", "concurrency": 1, "using": "default"}
