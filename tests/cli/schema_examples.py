@@ -6,6 +6,7 @@ from django.test import override_settings
 
 from jobqueue import enqueue_many
 from jobqueue.db import redone
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import Refusal
 from jobqueue.dead_letters import note, redrive
@@ -163,8 +164,9 @@ def _locks(name):
 
 @example("alarms")
 def _alarms(name):
-    with override_settings(JOBQUEUE={"ALARMS": {"mail": {"ready": 3}}}):
+    with override_settings(JOBQUEUE={"ALARMS": {"mail": {"ready": 3}, "WORKERS": {"silent": 1}}}):
         make_jobs(5, "mail")
+        worker("w", heartbeat_at=UtcNowPlus(-3600))
         look_again()
         look_again()
         yield ["alarms"]

@@ -25,7 +25,10 @@ def test_a_job_is_explained_with_evidence_and_the_next_step():
     assert lines[0].endswith(" Reason: the mail server moves")
     assert "  queue      mail" in lines
     assert "  by         ann" in lines
-    assert "  next step  Ask ann, who has paused it, or end the pause with resume()." in lines
+    assert (
+        "  next step  Ask ann, who has paused it, or end the pause: on the page of the queue, or with resume()."
+        in lines
+    )
     assert not [line for line in lines if line.split()[:1] == ["until"]], "what is not known is left out"
     assert lines.index("") < lines.index("no_worker: No worker is running, so no job of queue mail starts.")
 

@@ -121,7 +121,7 @@ LOCKS = {
     "mysql": "SELECT CONCAT(@@SESSION.lock_wait_timeout, ' ', @@SESSION.innodb_lock_wait_timeout)",
 }
 LOCKS["mariadb"] = LOCKS["mysql"]
-LIMITED = {"postgres": "1s", "sqlite": 1000, "mysql": "1 1", "mariadb": "1 1"}
+LIMITED = {"postgres": "1s", "sqlite": 4000, "mysql": "1 1", "mariadb": "1 1"}
 
 
 @pytest.fixture

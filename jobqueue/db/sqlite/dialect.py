@@ -26,6 +26,10 @@ class SQLiteDiagnostics(Diagnostics):
     name = "SQLite"
 
 
+#: the least limit of waits for the one writer
+BUSY_SECONDS = 4.0
+
+
 class SQLite(Dialect):
     """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
 
@@ -108,8 +112,8 @@ class SQLite(Dialect):
 
     @contextmanager
     def limit_waits(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
-        """By the busy timeout."""
-        with connection.cursor() as cursor, busy_wait(cursor, seconds, at_most=True):
+        """By the busy timeout, which stays at BUSY_SECONDS or less: of those who wait, some wait long behind others."""
+        with connection.cursor() as cursor, busy_wait(cursor, max(seconds, BUSY_SECONDS), at_most=True):
             yield
 
     def is_stopped(self, error: BaseException) -> bool:
