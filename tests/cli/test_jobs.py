@@ -57,8 +57,8 @@ def test_without_a_subcommand_it_prints_what_waits_and_runs_in_each_queue():
     make_jobs(3, "mail")
     claim_one("mail")
     head, mail, _ = printed().splitlines()
-    assert head.split() == ["queue", "ready", "scheduled", "running", "failed", "oldest"]
-    assert mail.split()[:5] == ["mail", "2", "0", "1", "0"]
+    assert head.split() == ["queue", "ready", "scheduled", "held", "running", "failed", "oldest"]
+    assert mail.split()[:6] == ["mail", "2", "0", "0", "1", "0"]
 
 
 @committed

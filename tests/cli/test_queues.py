@@ -59,9 +59,10 @@ def test_json_has_stable_names(settings):
     (web,) = read()["queues"]
     assert web.pop("since")
     assert web == {
-        "queue": "web", "task": None, "ready": 0, "running": 0, "mode": "paused", "reason": "r", "by": "ann",
-        "until": None, "concurrency": [2, 8], "level": 2, "rate": None, "set_here": [], "max_ready": 5,
-        "unaware_workers": 0, "starts_nothing": True,
+        "queue": "web", "task": None, "ready": 0, "scheduled": 0, "held": 0, "running": 0, "failed": 0,
+        "oldest_age_seconds": 0.0, "mode": "paused", "reason": "r", "by": "ann", "until": None,
+        "concurrency": [2, 8], "level": 2, "rate": None, "set_here": [], "max_ready": 5, "unaware_workers": 0,
+        "starts_nothing": True,
     }  # fmt: skip
 
 
