@@ -11,6 +11,7 @@ from jobqueue.worker.child.loop import FULL_SECONDS, Loop
 from jobqueue.worker.child.opened import OpenedJobs
 from jobqueue.worker.child.parked import UnknownTasks
 from jobqueue.worker.run.waiting import Accepted
+from tests.marks import finding
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ class Hands:
         self.slot = SimpleNamespace(room=0)
         self.fetcher = found = Fetcher.__new__(Fetcher)
         found.opened, found._met, found._strays, found.empty = OpenedJobs(), False, False, True
-        found._unknown = UnknownTasks()
+        found._unknown, found._claimer = UnknownTasks(), SimpleNamespace(more=False)
         found._pool = SimpleNamespace(allowed=allowed, places=0)
         concurrency = SimpleNamespace(begin=lambda: None, claimed=lambda claimed, asked: None)
         found._child = SimpleNamespace(slot=self.slot, concurrency=concurrency)
@@ -88,6 +89,30 @@ def test_without_room_only_queues_of_opened_jobs_are_asked_for_these():
     assert hands.claims == [("b", 1), ("c", 4)]
     assert hands.fetcher.claim() is None
     assert hands.slot.room == 0, "no other process hands its jobs to this child"
+
+
+@finding("F17")
+def test_a_claim_that_has_left_jobs_is_followed_by_another_and_no_worker_leaves():
+    """Also if it has only ended jobs that had expired."""
+    hands = Hands(room=4)
+    hands.fetcher._claim_from = lambda head, most, room, places: Accepted(0, 0, [], 0, 0)
+    hands.fetcher._claimer.more = True
+    assert hands.fetcher.claim() == 0
+    assert (hands.fetcher.more, hands.fetcher.empty) == (True, False)
+    hands.fetcher._claimer.more = False
+    assert hands.fetcher.claim() == 0
+    assert (hands.fetcher.more, hands.fetcher.empty) == (False, True)
+
+
+@finding("F17")
+def test_opened_jobs_that_a_claim_has_left_are_asked_for_again(clock):
+    hands = Hands(room=0)
+    hands.fetcher._claimer.more = True
+    hands.fetcher._claim_from = lambda head, most, room, places: Accepted(1, 0, [], 1, 0)
+    hands.fetcher.opened.add({"b": 3})
+    assert hands.fetcher.claim() == 1
+    clock.now += opened.BETWEEN_SECONDS
+    assert hands.fetcher.opened.take(4) == {"b": 2}
 
 
 def test_without_room_and_opened_jobs_nothing_is_asked():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from django.db import Error
@@ -36,6 +36,9 @@ logger = logging.getLogger("jobqueue.transitions")
 
 LIMIT_MAX = 10_000
 PASSES_MAX = 10  # an expired job may let the next job of its ordering key in, which has expired, too
+#: a worker's claim that has found nothing, and has made a large pass, begins no further one after this: its other
+#: queues and its threads wait for it
+PASSES_SECONDS = 0.1
 #: release_many(), of the room above
 _release: list[Callable[[list[Lease]], object]] = []
 CURSOR_BATCH = 10  # smaller claims keep the exact order
@@ -55,9 +58,9 @@ def claim(
     has passed end CANCELED and do not count.
 
     The leases end at the database's now + lease_seconds (or the task's own longer lease). Rows that another
-    transaction has locked are skipped, so one call need not return everything that is due. Committed before it
-    returns: raises InsideTransaction in an open transaction, DatabaseBusy after repeated deadlocks, InvalidValue
-    or InvalidType for bad arguments.
+    transaction has locked are skipped, and one call passes over some thousand jobs that may not start: it need not
+    return everything that is due. Committed before it returns: raises InsideTransaction in an open transaction,
+    DatabaseBusy after repeated deadlocks, InvalidValue or InvalidType for bad arguments.
     """
     check_queue(queue)
     check_int(limit, "limit", 1, LIMIT_MAX)
@@ -75,47 +78,74 @@ class Claimer:
         self._gated = GatedQueues(using)
         #: the subjects behind whose gates the last claim has put jobs
         self.closed = set[int]()
+        #: whether it has left some for the next claim of the queue, which is to follow at once
+        self.more = False
 
     def claim(
-        self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None, paced_max: int | None = None
+        self,
+        queue: str,
+        limit: int,
+        *,
+        lease_seconds: float,
+        head: Head | None = None,
+        paced_max: int | None = None,
+        hand_over: bool = False,
     ) -> list[Lease]:
         """As claim(), with limits to what it may miss for a short time.
 
         A batch may pass over jobs that came back with an earlier run_at, for a second, and over higher priorities that
         held only delayed jobs, for a tenth of one. `head` saves the seek for the highest priority; if no other one had
         jobs lately, others may be left out. `paced_max`: at most so many jobs with a rate, which must start at once.
+        `hand_over`: return what is found before jobs that may not start are passed over, which may take seconds.
         """
         refuse_open_transaction(self._using, "claim")
-        remember, look, begun = limit >= CURSOR_BATCH, limit, time.monotonic()
-        leases, self.closed, busy = list[Lease](), set[int](), set[int]()
+        leases, busy, begun = list[Lease](), set[int](), time.monotonic()
+        self.more, self.closed = False, set()
         if self._is_shut(queue):
             return []
         try:
-            for _ in range(PASSES_MAX):
-                paced, wanted = _left(paced_max, leases), limit - len(leases)
-                request = self._request(queue, wanted, look, lease_seconds, head, remember, paced)
-                take = update_returning if request.in_one else select_then_update
-                try:
-                    taken = retry_transient("claim", partial(take, request), using=self._using)
-                except (Error, DatabaseBusy, GateMissing) as error:
-                    if leases:
-                        break
-                    if not isinstance(error, GateMissing):
-                        raise
-                    make_room(queue, self._using)
-                    continue
+            for taken in self._passes(queue, limit, lease_seconds, head, paced_max, hand_over):
                 self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
                 busy |= {*taken.unwritten}
                 leases += taken.leases
-                self._learn(request, taken, remember)
-                self._end_late(request, taken)
-                if len(leases) >= limit or not _has_more(request, taken, leases):
-                    break
-                head, look = None, _next_look(taken, limit - len(leases), max(limit, EXPIRED_BATCH))
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
             gates_closed(self.closed, using=self._using, unwritten=busy)
         return leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(leases)
+
+    def _passes(
+        self, queue: str, limit: int, seconds: float, head: Head | None, paced_max: int | None, hand_over: bool
+    ) -> Iterator[Taken]:
+        """What one pass after another has brought, up to `limit` leases. Sets `more`."""
+        remember, look, most, begun = limit >= CURSOR_BATCH, limit, max(limit, EXPIRED_BATCH), time.monotonic()
+        count = 0
+        for _ in range(PASSES_MAX):
+            paced = None if paced_max is None else max(0, paced_max - count)
+            request = self._request(queue, limit - count, look, seconds, head, remember, paced)
+            take = update_returning if request.in_one else select_then_update
+            try:
+                taken = retry_transient("claim", partial(take, request), using=self._using)
+            except (Error, DatabaseBusy, GateMissing) as error:
+                if count:
+                    return
+                if not isinstance(error, GateMissing):
+                    raise
+                make_room(queue, self._using)
+                continue
+            count += len(taken.leases)
+            yield taken
+            self._learn(request, taken, remember)
+            self._end_late(request, taken)
+            self.more = count < limit and _has_more(request, taken, count)
+            # Not after a small pass: where each takes long, thousands of them would. And one that came back short has
+            # seen all: the next one finds nothing, and says so.
+            is_late = len(taken.rows) >= look == most and time.monotonic() - begun >= PASSES_SECONDS
+            if not self.more or (hand_over and (count or is_late)):
+                return
+            head = None
+            if not (hand_over and taken.passed):
+                # Else the same ones are looked at again, and checked: the first of them may start.
+                look = _next_look(taken, limit - count, most)
 
     def _still_startable(self, leases: list[Lease]) -> list[Lease]:
         """Release those that were paused while their claim waited, as for a lock; returns the others."""
@@ -213,13 +243,9 @@ class Claimer:
             self._cursors.keep(request.queue, moved)
 
 
-def _left(most: int | None, leases: Sequence[Lease]) -> int | None:
-    return None if most is None else max(0, most - len(leases))
-
-
-def _has_more(request: Request, taken: Taken, leases: Sequence[Lease]) -> bool:
+def _has_more(request: Request, taken: Taken, count: int) -> bool:
     """Whether there may be jobs behind those that this pass has looked at and that could not start."""
-    passed = taken.passed or (request.in_one and request.excluded and not leases)
+    passed = taken.passed or (request.in_one and request.excluded and not count)
     return bool(taken.late or taken.blocked or passed) and not taken.shut_seconds
 
 

@@ -67,6 +67,8 @@ class Fetcher:
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
         #: whether the last claim asked every queue and none had a due job; a drain looks behind limits, too
         self.empty = False
+        #: whether the last claim has left jobs to pass over, behind which there may be others
+        self.more = False
         self.last_claim = time.monotonic()
         self.outage = Outage(child.name, "claim", child.using, child.concurrency)
         self._looks, self._looks_told = 0, 0.0
@@ -77,7 +79,7 @@ class Fetcher:
         None when there is no room for any, and no queue was asked. `notified`: a job was announced.
         """
         slot, concurrency = self._child.slot, self._child.concurrency
-        guess, self.empty = notified and self.empty, False
+        guess, self.empty, self.more = notified and self.empty, False, False
         room, places, limit = self._room(), self._pool.places, self._limit()
         opened = self._opened(room, limit)
         room = room if room > 0 else sum(opened.values())
@@ -100,7 +102,7 @@ class Fetcher:
                 if most <= 0 or self._unknown.leaves(head.queue):
                     self._met = True
                     continue
-                found.add(self._claim_from(head, most, found.room, found.places), most)
+                self._add_to(found, head, most, again=bool(opened))
             self.empty = not self._met and not limited
             self.outage.over()
             concurrency.claimed(found.claimed, found.asked)
@@ -111,6 +113,16 @@ class Fetcher:
         self._note(found.claimed, found.asked)
         return found.claimed
 
+    def _add_to(self, found: Round, head: Head, most: int, *, again: bool) -> None:
+        """Claim up to `most` jobs of a queue. `again`: opened jobs that the claim has left are asked for once more."""
+        taken = self._claim_from(head, most, found.room, found.places)
+        # Of a queue in which it has left some it was asked for no more than it has found.
+        found.add(taken, taken.kept if self._claimer.more else most)
+        if self._claimer.more:
+            self.more = self._met = True
+            if again:
+                self.opened.add({head.queue: most - taken.kept})
+
     def _opened(self, room: int, limit: int) -> dict[str, int]:
         """How many jobs to claim by queue, while threads have no room, because this process has opened so many."""
         if room > 0 or limit <= 0:
@@ -119,8 +131,9 @@ class Fetcher:
         return self.opened.take(self._pool.allowed)
 
     def _note(self, claimed: int, asked: int) -> None:
-        if claimed:
+        if claimed or self.more:
             self.last_claim = time.monotonic()
+        if claimed:
             self._child.use_quota(claimed)
         elif detail.isEnabledFor(logging.DEBUG):
             self._tell_look()
@@ -214,7 +227,9 @@ class Fetcher:
         # A job with a rate that waited for a thread would start late, and perhaps together with many others.
         paced_max = max(0, self._pool.allowed - self._pool.in_threads) + places
         with self._turn:
-            leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head, paced_max=paced_max)
+            leases = self._claimer.claim(
+                queue, most, lease_seconds=lease_seconds, head=head, paced_max=paced_max, hand_over=True
+            )
         if leases:
             ms = 1000 * (time.monotonic() - claimed_at)
             logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)

@@ -174,6 +174,8 @@ class Loop:
             return FULL_SECONDS if soon is None else min(FULL_SECONDS, soon)
         if self.fetcher.outage.failures:
             return max(HOT_SECONDS, self.fetcher.outage.next_try - time.monotonic())
+        if self.fetcher.more:
+            return 0.0
         idle = time.monotonic() - self._last_work()
         if claimed or idle < HOT_FOR_SECONDS or self.slot.hot:
             return max(HOT_SECONDS, HOT_SHARE * idle)
