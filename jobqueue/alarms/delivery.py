@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from django.db import connections
+from django.db.models import Q
 
 from jobqueue.alarms import notices
 from jobqueue.alarms.alarm import Alarm
@@ -31,7 +32,7 @@ logger = logging.getLogger("jobqueue.alarms")
 
 #: a recipient that takes longer counts as failed, although the message may still arrive
 TELL_SECONDS = 20.0
-#: rows of one pass
+#: rows of one read
 ROWS_MAX = 100
 _ERROR_CHARS = 200
 
@@ -53,15 +54,14 @@ def is_anything_due(*, using: str) -> bool:
 
 
 def tell_due(settings: Settings, *, using: str, ending: Callable[[], bool] = lambda: False) -> Told:
-    """Tell each recipient what is due, for up to ROWS_MAX rows. Any number of processes may do this at once.
+    """Tell each recipient what is due. Any number of processes may do this at once.
 
     One that fails is left out for the rest of the pass, so that the others do not wait for it again. Once ending() is
     true, nobody else is told.
     """
     by_key = {key_of(recipient): recipient for recipient in settings.alarms.notify}
-    rows = JobAlarm.objects.using(using).filter(send_at__lte=UtcNow()).order_by("send_at")
     told = failed = 0
-    for pk in list(rows.values_list("pk", flat=True)[:ROWS_MAX]):
+    for pk in _each_due(using):
         while not ending() and (found := _take(pk, by_key, using)) is not None:
             notice, key = found
             error = _tell_in_time(by_key[key], key, notice.alarm)
@@ -70,6 +70,17 @@ def tell_due(settings: Settings, *, using: str, ending: Callable[[], bool] = lam
             if error is not None:
                 del by_key[key]
     return Told(told, failed)
+
+
+def _each_due(using: str) -> Iterator[int]:
+    """Rows of which somebody is to be told, longest first: those that one recipient keeps there keep back no others."""
+    rows = JobAlarm.objects.using(using).filter(send_at__lte=UtcNow()).order_by("send_at", "pk")
+    page = list(rows.values_list("pk", "send_at")[:ROWS_MAX])
+    while page:
+        yield from (pk for pk, _ in page)
+        pk, send_at = page[-1]
+        behind = rows.filter(Q(send_at__gt=send_at) | Q(send_at=send_at, pk__gt=pk))
+        page = list(behind.values_list("pk", "send_at")[:ROWS_MAX]) if len(page) == ROWS_MAX else []
 
 
 def _take(pk: int, keys: Collection[str], using: str) -> tuple[Notice, str] | None:

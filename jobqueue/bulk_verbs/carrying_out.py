@@ -29,6 +29,8 @@ from jobqueue.signals import held_back
 
 #: jobs of one chunk
 CHUNK = 100
+#: bulk actions among which one is looked for that nobody has locked
+DUE_MAX = 1000
 #: of each wait for a lock, and until a chunk that met one is tried again
 _LOCK_SECONDS, _LATER_SECONDS = 1.0, 1.0
 
@@ -56,13 +58,18 @@ class _Done(NamedTuple):
 def step(*, using: str, chunk: int = CHUNK) -> Step | None:
     """Do the next chunk of the bulk action that has been due for longest. None if there is none, or others do it.
 
-    One that meets a lock is due again in a second. Errors of the database are raised, and it is due again in a second,
-    too. One whose chunk raises anything else ends as failed.
+    One that another process has locked, which may be frozen, is passed over. One that meets a lock is due again in a
+    second. Errors of the database are raised, and it is due again in a second, too. One whose chunk raises anything
+    else ends as failed.
     """
-    due = _next_due(using).rows()
-    if not due:
-        return None
-    event = AuditEvent.objects.using(using).filter(pk=due[0][0], due_at__isnull=False).first()
+    for (event_id,) in _next_due(using).rows():
+        if (done := _step_of(event_id, chunk, using)) is not None:
+            return done
+    return None
+
+
+def _step_of(event_id: int, chunk: int, using: str) -> Step | None:
+    event = AuditEvent.objects.using(using).filter(pk=event_id, due_at__isnull=False).first()
     if event is None:
         return None
     try:
@@ -92,7 +99,7 @@ def step(*, using: str, chunk: int = CHUNK) -> Step | None:
 @cache
 def _next_due(using: str) -> Prepared:
     rows = AuditEvent.objects.using(using).filter(due_at__lte=UtcNow()).order_by("due_at")
-    return prepare_rows(rows.values_list("pk")[:1])
+    return prepare_rows(rows.values_list("pk")[:DUE_MAX])
 
 
 def _try(event: AuditEvent, ids: list[int], reached: int, using: str, last: list[_Done]) -> Step | None:

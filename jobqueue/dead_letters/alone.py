@@ -6,12 +6,13 @@ What became of the run is read from the job: nothing is lost with the process, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import cache, partial
+from typing import Any
 
 from django.db import connections
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
@@ -55,13 +56,13 @@ def request_alone(job_id: int | str, *, using: str | None = None) -> bool:
 
 def is_requested(job_id: int, *, using: str) -> bool:
     """Whether this job is to run alone, or does so now."""
-    rows = Redrive.objects.using(using).filter(due_at__isnull=False, alone=True)
-    return any(filters.get("job_ids") == [job_id] for filters in rows.values_list("filters", flat=True)[:_PORTION])
+    rows = Redrive.objects.using(using).filter(due_at__isnull=False, alone=True, until_id=job_id)
+    return any(filters.get("job_ids") == [job_id] for filters in rows.values_list("filters", flat=True))
 
 
 def queues_alone(*, using: str) -> set[str]:
     """The queues of the jobs that wait for a process of their own."""
-    return {filters.get("queue", "") for _, filters in _waiting(using).rows()}
+    return {filters.get("queue", "") for _, filters in _each_waiting(using)}
 
 
 def begin_alone(serves: Callable[[str], bool], *, worker: str, lease_seconds: float, using: str) -> Lease | None:
@@ -69,7 +70,7 @@ def begin_alone(serves: Callable[[str], bool], *, worker: str, lease_seconds: fl
 
     One that a limit, a pause or a breaker holds back waits for its turn as other jobs do.
     """
-    for run_id, filters in _waiting(using).rows():
+    for run_id, filters in _each_waiting(using):
         if serves(filters.get("queue", "")):
             begin = partial(_begin, run_id, worker, lease_seconds, using)
             if (lease := retry_transient("claim", begin, using=using)) is not None:
@@ -109,10 +110,25 @@ def _record(job_id: int, queue: str, using: str) -> None:
         run.save(using=using, force_insert=True)
 
 
+def _each_waiting(using: str) -> Iterator[tuple[int, Any]]:
+    """(id, filters) of those that are due, longest first."""
+    page = _waiting(using).rows()
+    while page:
+        yield from ((run_id, filters) for run_id, filters, _ in page)
+        run_id, _, due_at = page[-1]
+        behind = Q(due_at__gt=due_at) | Q(due_at=due_at, pk__gt=run_id)
+        page = list(_due(using).filter(behind)[:_PORTION]) if len(page) == _PORTION else []
+
+
 @cache
 def _waiting(using: str) -> Prepared:
-    rows = Redrive.objects.using(using).filter(WAITS_ALONE, due_at__lte=UtcNow()).order_by("due_at")
-    return prepare_rows(rows.values_list("pk", "filters")[:_PORTION])
+    """The first of them."""
+    return prepare_rows(_due(using)[:_PORTION])
+
+
+def _due(using: str) -> QuerySet[Any]:
+    rows = Redrive.objects.using(using).filter(WAITS_ALONE, due_at__lte=UtcNow()).order_by("due_at", "pk")
+    return rows.values_list("pk", "filters", "due_at")
 
 
 def _begin(run_id: int, worker: str, lease_seconds: float, using: str) -> Lease | None:

@@ -151,7 +151,7 @@ def _record(run: Redrive, using: str) -> None:
 def _check_first(run: Redrive, using: str) -> None:
     """Refuse a second redrive of the same dead letters: it would pass the canary and the rate of the first one."""
     under_way = Redrive.objects.using(using).filter(due_at__isnull=False, alone=False)
-    for number, filters in under_way.order_by("due_at").values_list("pk", "filters")[:LISTED_MAX]:
+    for number, filters in under_way.order_by("due_at").values_list("pk", "filters"):
         if filters == run.filters and run.matched:
             raise InvalidValue(
                 f"redrive {number} has the same filter and is under way. Nothing was recorded; wait for its end, "

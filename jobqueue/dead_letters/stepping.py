@@ -34,6 +34,8 @@ from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
 BATCH = 500
 #: ids that are kept with a redrive, and dead letters that one step reads to find them, so that no step takes long
 _PORTION, _WINDOW = 2000, 5000
+#: redrives among which one is looked for that nobody has locked
+DUE_MAX = 1000
 #: between two steps of a redrive with a rate, and between two looks at a canary
 _PAUSE_SECONDS, _LOOK_SECONDS = 0.3, 1.0
 #: after a pause in which no process took a step, what the rate allowed meanwhile is made up for this time at most
@@ -82,13 +84,17 @@ class _Try:
 def step(*, using: str, batch: int = BATCH) -> Step | None:
     """Take the next step of the redrive that has been due for longest. None if there is none, or others take it.
 
-    A redrive whose step meets a lock is due again in a second, after others that are due. Errors of the database are
-    raised, and the redrive is due again in a second, too. One whose step raises anything else is stopped.
+    One that another process has locked, which may be frozen, is passed over. A redrive whose step meets a lock is due
+    again in a second, after others that are due. Errors of the database are raised, and the redrive is due again in a
+    second, too. One whose step raises anything else is stopped.
     """
-    due = _next_due(using).rows()
-    if not due:
-        return None
-    run_id, number = due[0]
+    for run_id, number in _next_due(using).rows():
+        if (done := _step_of(run_id, number, batch, using)) is not None:
+            return done
+    return None
+
+
+def _step_of(run_id: int, number: int, batch: int, using: str) -> Step | None:
     last = _Try()
     try:
         run_verb("retry", [Portion(using, partial(_try, run_id, batch, using, last))], {})
@@ -112,7 +118,7 @@ def step(*, using: str, batch: int = BATCH) -> Step | None:
 def _next_due(using: str) -> Prepared:
     # A job that waits for a process of its own is begun by that process.
     rows = Redrive.objects.using(using).filter(due_at__lte=UtcNow()).exclude(WAITS_ALONE).order_by("due_at")
-    return prepare_rows(rows.values_list("pk", "steps")[:1])
+    return prepare_rows(rows.values_list("pk", "steps")[:DUE_MAX])
 
 
 def _try(run_id: int, batch: int, using: str, last: _Try, tries: int) -> Written:

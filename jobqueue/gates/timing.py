@@ -120,14 +120,29 @@ def open_due(*, using: str, before: Callable[[], None] | None = None) -> int:
 
     `before` is called first if any time has come.
     """
-    due = Gate.objects.using(using).filter(opens_at__lte=UtcNow()).order_by("opens_at").annotate(now=Selected(UtcNow()))
-    gates: list[Gate] = retry_transient("promote", partial(list, due[:CHUNK]), using=using)
-    # One that others have locked is looked at when they have written what they know.
-    free = free_of([gate.pk for gate in gates], using)
-    gates = [gate for gate in gates if gate.pk in free]
+    gates = _due_and_free(using)
     if gates and before is not None:
         before()
     return sum(_open(gate, using) for gate in gates)
+
+
+def _due_and_free(using: str) -> list[Gate]:
+    """Gates whose time has come, longest first: about CHUNK of them.
+
+    One that others have locked is looked at when they have written what they know: those behind it do not wait.
+    """
+    due = Gate.objects.using(using).filter(opens_at__lte=UtcNow()).annotate(now=Selected(UtcNow()))
+    rows = due = due.order_by("opens_at", "pk")
+    found: list[Gate] = []
+    while len(found) < CHUNK:
+        page: list[Gate] = retry_transient("promote", partial(list, rows[:CHUNK]), using=using)
+        free = free_of([gate.pk for gate in page], using)
+        found += [gate for gate in page if gate.pk in free]
+        if len(page) < CHUNK:
+            break
+        at, subject = page[-1].opens_at, page[-1].pk
+        rows = due.filter(Q(opens_at__gt=at) | Q(opens_at=at, pk__gt=subject))
+    return found
 
 
 def _open(gate: Gate, using: str) -> int:

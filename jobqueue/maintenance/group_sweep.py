@@ -49,6 +49,8 @@ class GroupSweep:
         self._next = 0.0
         #: by group: the member down to which its members were looked at
         self._looked: dict[int, int] = {}
+        #: the groups of the present round
+        self._met = set[int]()
 
     def run_if_due(self, settings: Settings, *, using: str) -> GroupsSwept:
         """run_once(), but not more often than each INTERVAL_SECONDS."""
@@ -73,9 +75,11 @@ class GroupSweep:
                 cancel_members(group_id, using=using)
             if state == JobGroup.State.SEALED and self._end(group_id, using):
                 done += GroupsSwept(groups_ended=1)
+        self._met |= {group_id for group_id, *_ in groups}
         if not self._after:
-            present = {group_id for group_id, *_ in groups}
-            self._looked = {group_id: at for group_id, at in self._looked.items() if group_id in present}
+            # Those that this round has not met have ended.
+            self._looked = {group_id: at for group_id, at in self._looked.items() if group_id in self._met}
+            self._met.clear()
         return done
 
     @property

@@ -173,6 +173,19 @@ def test_a_redirect_is_an_error(notify, receiver, place):
     assert len(receiver.requests) == 1
 
 
+def test_alarms_that_one_recipient_cannot_be_told_keep_back_none_from_the_others(settings, monkeypatch):
+    """However many there are: a pass goes on behind those of which something is still to be told."""
+    monkeypatch.setattr(delivery, "ROWS_MAX", 1)
+    hooks = [{"HOOK": f"tests.alarms.test_delivery.{name}"} for name in ("broken_hook", "hook")]
+    settings.JOBQUEUE = {"ALARMS": {"*": {"ready": 3}, "NOTIFY": hooks}}
+    for queue in ("a", "b", "c"):
+        make_jobs(5, queue)
+    look_again()
+    assert look_again() == Looked(begun=3)
+    assert tell() == Told(told=3, failed=1)
+    assert sorted(alarm.queue for alarm in heard) == ["a", "b", "c"]
+
+
 def test_a_hook_that_raises_is_tried_again(notify, caplog):
     notify({"HOOK": "tests.alarms.test_delivery.broken_hook"}, {"HOOK": "tests.alarms.test_delivery.hook"})
     assert tell() == Told(told=1, failed=1)

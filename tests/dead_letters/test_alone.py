@@ -5,7 +5,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
-from jobqueue.dead_letters import redrive, redrives, stop
+from jobqueue.dead_letters import alone, redrive, redrives, stop
 from jobqueue.dead_letters.alone import begin_alone, is_requested, queues_alone, request_alone
 from jobqueue.dead_letters.stepping import step
 from jobqueue.exceptions import JobLost
@@ -83,6 +83,19 @@ def test_a_worker_takes_jobs_of_its_queues_only():
     request_alone(job_id)
     assert begin(serves=lambda queue: queue == "other") is None
     assert begin(serves=lambda queue: queue == "q").job_id == job_id
+
+
+def test_many_that_wait_in_queues_of_others_keep_back_no_job_and_are_recorded_once(monkeypatch):
+    monkeypatch.setattr(alone, "_PORTION", 2)
+    alone._waiting.cache_clear()
+    others = [quarantined() for _ in range(5)]
+    (mine,) = dead(1, queue="mine")
+    for job_id in (*others, mine, others[-1]):
+        assert request_alone(job_id)
+    assert len(redrives()) == 6
+    assert queues_alone(using="default") == {"q", "mine"}
+    assert begin(serves=lambda queue: queue == "mine").job_id == mine
+    alone._waiting.cache_clear()
 
 
 def test_while_it_runs_the_request_waits():

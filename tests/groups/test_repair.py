@@ -86,6 +86,19 @@ def test_members_beyond_one_look_are_found_in_the_next(monkeypatch):
     assert swept() == (1, 0)
 
 
+def test_the_sweep_goes_on_with_members_of_a_group_that_was_met_in_an_earlier_pass_of_the_round(monkeypatch):
+    """The end of a round must not forget how far it has come in the groups of its other passes."""
+    monkeypatch.setattr(group_sweep, "_GROUPS", 2)
+    monkeypatch.setattr(group_sweep, "_MEMBERS", 1)
+    first, *_ = [made(3) for _ in range(3)]
+    sweep = group_sweep.GroupSweep()
+    # The last member to be looked at: newer ones come first.
+    lowest = GroupMember.objects.filter(group_id=first).order_by("job_id").values_list("job_id", flat=True)[0]
+    Job.objects.filter(pk=lowest).update(status=Job.Status.DONE, finished_at=UtcNowPlus(0))
+    ended = [sweep.run_once(load(), using="default").members_ended for _ in range(10)]
+    assert sum(ended) == 1
+
+
 @finding("S-A4")
 def test_members_are_not_pruned_before_the_callbacks_of_their_group_have_ended():
     number = made()

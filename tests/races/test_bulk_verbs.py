@@ -282,3 +282,18 @@ def test_a_job_that_another_transaction_has_locked_holds_the_chunk_up(verb):
         assert [state(job_id) for job_id in ids] == ["FAILED"] * 3
     finish()
     assert (read(event).changed, read(event).refused) == (3, 0)
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one writer at a time: it has no locks of rows")
+def test_one_whose_row_a_frozen_process_has_locked_keeps_back_no_other():
+    ids = failed(4)
+    first = record(job_ids=str(ids[0]))
+    second = record(job_ids=str(ids[1]))
+    with holding(lambda: list(AuditEvent.objects.filter(pk=first.pk).select_for_update())):
+        assert step(using="default").event_id == second.pk
+        assert step(using="default") is None
+    assert step(using="default").event_id == first.pk
+    one, other = (redrive(job_ids=[job_id]) for job_id in ids[2:])
+    with holding(lambda: list(Redrive.objects.filter(pk=one.id).select_for_update())):
+        assert redrive_step(using="default").redrive_id == other.id
+    assert redrive_step(using="default").redrive_id == one.id

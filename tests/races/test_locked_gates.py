@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
@@ -10,7 +11,7 @@ from jobqueue import task
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow import set_limit
-from jobqueue.gates import breaker
+from jobqueue.gates import breaker, timing
 from jobqueue.gates.breaker_runs import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Gate, GateSlot, GateWait, Job
@@ -243,3 +244,18 @@ class TestTheServerEndsASession:
             over.set()
         assert is_lost_connection(frozen.outcome(), "default")
         assert Job.objects.get(pk=job_id).priority == 0
+
+
+def test_gates_that_others_have_locked_keep_back_none_of_those_behind_them(monkeypatch):
+    """However many of them have come due before."""
+    monkeypatch.setattr(timing, "CHUNK", 2)
+    paced = made(concurrency_key=jobs.by_argument, rate_limit="1/m")
+    for key in "abcd":
+        add(2, paced, key)
+    take()
+    assert len(waiting()) == 4
+    Gate.objects.update(used_until=None, opens_at=now() - timedelta(seconds=9))
+    last = max(Gate.objects.values_list("pk", flat=True))
+    Gate.objects.filter(pk=last).update(opens_at=now() - timedelta(seconds=1))
+    with locked(Gate.objects.exclude(pk=last)):
+        assert without_a_wait(open_in_time) == 1

@@ -285,6 +285,14 @@ ALARMS = [
         "tests/alarms/test_looking.py",
     ),
     mutant(
+        "alarms that one recipient cannot be told keep back those behind them",
+        "alarms/delivery.py",
+        "_each_due",
+        "if len(page) == ROWS_MAX else []",
+        "if False else []",
+        "tests/alarms/test_delivery.py",
+    ),
+    mutant(
         "one look at the threshold begins an alarm",
         "alarms/hysteresis.py",
         "LOOKS",
