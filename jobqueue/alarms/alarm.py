@@ -9,8 +9,6 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.masking import mask_text
 from jobqueue.models import JobAlarm
 
-#: alarms of one call
-ALARMS_MAX = 5000
 _QUEUE_PAGE = "docs/runbook/queue-backs-up.md"
 _DEAD_PAGE = "docs/runbook/dead-letters.md"
 #: what to do about each kind of alarm
@@ -63,14 +61,14 @@ class Alarm:
 
 
 def firing(*, using: str | None = None) -> list[Alarm]:
-    """The alarms that fire, by queue and name, up to ALARMS_MAX; those about workers first. One statement.
+    """The alarms that fire, by queue and name; those about workers first. One statement.
 
     As the last look found them. In the caller's transaction.
     """
     alias = alias_of(using)
     with explain_missing_table(alias):
         rows = JobAlarm.objects.using(alias).filter(quiet_at__isnull=True, firing=True).defer("notices")
-        found = [alarm_of(row) for row in rows[:ALARMS_MAX] if row.since is not None]
+        found = [alarm_of(row) for row in rows if row.since is not None]
     return sorted(found, key=lambda alarm: (alarm.queue, alarm.name))
 
 

@@ -25,8 +25,6 @@ from jobqueue.signals import alarm_changed
 
 logger = logging.getLogger("jobqueue.alarms")
 
-#: rows that fire, or may be about to: more are left out until these have ended
-ROWS_MAX = 5000
 #: the name of a row that is no alarm: looked_at says when somebody looked last
 LOOK = "look"
 #: looks that are further apart are not in a row: nobody looked between them
@@ -53,7 +51,7 @@ def look(settings: Settings, *, using: str) -> Looked:
     """
     now = read_now(using)
     rows = open_rows_of(using).defer("notices").order_by("quiet_at", "id")
-    open_rows = {(row.queue, row.name): row for row in rows[:ROWS_MAX]}
+    open_rows = {(row.queue, row.name): row for row in rows}
     keys = keys_of(settings.alarms.notify)
     changed: list[Alarm] = []
     for reading in read(settings, {queue for queue, _ in open_rows if queue}, using=using):

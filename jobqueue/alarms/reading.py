@@ -25,14 +25,16 @@ from jobqueue.stats.recent import Recent, read_recent
 RISING = "rising_age_seconds"
 #: the share of runs that fail; of fewer runs it is no figure to be woken by
 RATE, RUNS_MIN = "error_rate", 10
+#: how long the figures of all queues may take: a thread of its own reads them, and 100,000 queues are many
+READ_SECONDS = 60.0
 #: a worker that stays silent counts for so long after it was marked as such
 SILENT_SECONDS = 900.0
 #: connections that were refused count for so long; processes write them once a minute, and workers every ten seconds
 REFUSED_SECONDS = 300.0
 #: silent workers are counted up to this, and those with troubles
-SILENT_MAX = TROUBLED_MAX = 1000
+SILENT_MAX = TROUBLED_MAX = 100_000
 #: schedules that are late are counted up to this
-LATE_MAX = 10_000
+LATE_MAX = 100_000
 #: workers or schedules that an alarm names
 ABOUT_MAX = 10
 
@@ -62,7 +64,7 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
     everywhere = bool(alarms.queues.get(EVERY_QUEUE))
     named = {queue for queue, thresholds in alarms.queues.items() if thresholds and queue != EVERY_QUEUE}
     there = {queue for queue in known if alarms.of_queue(queue)}
-    for stats in figures(named | there, everywhere=everywhere, using=using):
+    for stats in figures(named | there, everywhere=everywhere, using=using, seconds=READ_SECONDS):
         for name, threshold in alarms.of_queue(stats.queue).items():
             # A queue without an entry of its own and without jobs is left out: nothing can end there, so 0 is no alarm.
             if name in MINIMA and stats.queue not in named and not _has_jobs(stats):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from copy import copy
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, OutputWrapper
 from django.db import Error, connections
 
 from jobqueue.conf import load
@@ -54,6 +54,12 @@ def count(most: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def tell_of_more(out: OutputWrapper, found: Sized, given: dict[str, Any]) -> None:
+    """Say that a list may go on, if it has as many lines as --limit allows."""
+    if len(found) >= given["limit"]:
+        out.write("there may be more: pass a larger --limit")
 
 
 def size(text: str) -> int:

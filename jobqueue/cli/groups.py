@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 
 from jobqueue import groups
-from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.arguments import FOUND, add_database, add_json, count, tell_of_more
 from jobqueue.cli.audited import audit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.groups import Group
@@ -44,6 +44,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         elif given["verbosity"] > 0:
             for one in found:
                 out.write(_line(one))
+            tell_of_more(out, found, given)
             if not found:
                 out.write("no group matches")
         return 0

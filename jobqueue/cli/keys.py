@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
-from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.arguments import FOUND, add_database, add_json, count, tell_of_more
 from jobqueue.cli.audited import audit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
@@ -46,6 +46,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
             name = f"{key.queue}  {readable_key(key.ordering_key)}"
             out.write(one_line(f"{key.jobs}  {name}  {key.state}  first #{key.first_id}"))
         out.write(f"{len(found)} ordering keys {'are blocked' if given['stuck'] else 'have jobs'}")
+        tell_of_more(out, found, given)
     return FOUND if found and given["stuck"] and given["fail_if_any"] else 0
 
 

@@ -132,7 +132,7 @@ def _groups(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     groups = groups_of(rows, using)
     if given["json"]:
         shown = [{name: instant(value) for name, value in asdict(one).items()} for one in groups[: given["limit"]]]
-        out.write(json.dumps({"version": 1, "groups": shown, "complete": not are_older}))
+        out.write(json.dumps({"version": 1, "groups": shown, "complete": len(groups) == len(shown) and not are_older}))
     elif given["verbosity"] > 0:
         for one in groups[: given["limit"]]:
             parts = [str(one.count), one.cause or "-", one.task or "(handler)", one.error_class or "-"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
-from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.arguments import FOUND, add_database, add_json, count, tell_of_more
 from jobqueue.cli.dead_letters import instant, shortened
 from jobqueue.dead_letters import Note, note, notes
 from jobqueue.dead_letters.filtering import check_fingerprint
@@ -76,6 +76,7 @@ def _list(out: OutputWrapper, found: list[Note], given: dict[str, Any]) -> int:
     elif given["verbosity"] > 0:
         for one in found:
             out.write(f"{_head(one)}  {shortened(one.text)}")
+        tell_of_more(out, found, given)
         if not found:
             out.write("no note was written")
     return 0

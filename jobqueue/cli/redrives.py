@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import OutputWrapper
 
-from jobqueue.cli.arguments import FOUND, add_database, add_json, count
+from jobqueue.cli.arguments import FOUND, add_database, add_json, count, tell_of_more
 from jobqueue.cli.audited import audit
 from jobqueue.cli.dead_letters import described, facts
 from jobqueue.dead_letters import redrives, stop
@@ -32,6 +32,7 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     elif given["verbosity"] > 0:
         for one in found:
             out.write(one_line(described(one)))
+        tell_of_more(out, found, given)
         if not found:
             out.write("no redrive was recorded")
     return 0

@@ -13,7 +13,7 @@ from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.models import Job, Worker
 
 #: limited queues that are looked at, leases of each, and workers whose names are known
-QUEUES_MAX, LEASES_MAX, WORKERS_MAX = 100, 1000, 2000
+QUEUES_MAX, LEASES_MAX, WORKERS_MAX = 1000, 100_000, 100_000
 #: claimers that are named, and jobs of each
 SHOWN = 10
 
@@ -26,15 +26,25 @@ def foreign_claimers(using: str) -> Iterator[Finding]:
     for queue in limited[:QUEUES_MAX]:
         if found := _foreign(queue, using):
             yield _finding(queue, found)
+    if len(limited) > QUEUES_MAX:
+        yield Finding(
+            Level.INFO,
+            "not_checked",
+            f"Of {len(limited)} queues that are limited or paused, only the first {QUEUES_MAX} by name were looked at.",
+            "Nothing is needed if only workers claim from the others.",
+            {"check": "claimers", "queues": len(limited), "looked_at": QUEUES_MAX},
+        )
 
 
 def _finding(queue: str, found: dict[str, list[int]]) -> Finding:
     names = sorted(found)
+    more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
     return Finding(
         Level.WARNING,
         "foreign_claimer",
         f"Programs that are no workers hold jobs of queue {queue}, which is limited or paused: "
-        f"{', '.join(names[:SHOWN])}. Limits bind workers only, so more jobs of it may run than the limit allows.",
+        f"{', '.join(names[:SHOWN])}{more}. Limits bind workers only, so more jobs of it may run than the limit "
+        "allows.",
         "Let these programs look at job_flow before they claim, as docs/howto/plain-sql.md shows, or give them a queue "
         "of their own.",
         {"queue": queue, "claimers": {name: list(found[name][:SHOWN]) for name in names[:SHOWN]}},

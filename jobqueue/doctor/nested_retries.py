@@ -38,6 +38,15 @@ def nested_retries(using: str) -> Iterator[Finding]:
             "docs/explanation/retries.md.",
             evidence,
         )
+    if len(many) > SHOWN:
+        names = sorted(many)[SHOWN:]
+        yield Finding(
+            Level.WARNING,
+            "retries_multiply",
+            f"Attempts of {len(names)} more tasks make more than {CALLS_MAX:g} calls on average: {names[0]} and so on.",
+            "Look at these first; run jobs doctor again when they are mended.",
+            {"more": len(names)},
+        )
 
 
 def _add(sums: dict[str, list[int]], one: Any) -> None:

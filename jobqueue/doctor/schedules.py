@@ -20,14 +20,15 @@ from jobqueue.schedules.versions import LAPSE_SECONDS
 from jobqueue.tasks import registry
 
 #: ticks of this time are looked at, and schedules and ticks that are read
-MISSED_SECONDS, SCHEDULES_MAX, TICKS_MAX = 86_400.0, 1000, 1000
+MISSED_SECONDS, SCHEDULES_MAX, TICKS_MAX = 86_400.0, 100_000, 100_000
 SHOWN = 10
+_COLUMNS = ("name", "source", "task", "enabled", "announced_at", "retired_at", "next_at", "look_at")
 
 
 def schedules(using: str) -> Iterator[Finding]:
     """schedule_unknown_task, schedule_unannounced, schedule_late, schedule_missed."""
     declare_settings()
-    known = Schedule.objects.using(using).order_by("name").defer("definition")
+    known = Schedule.objects.using(using).order_by("name").only(*_COLUMNS)
     rows = list(known[:SCHEDULES_MAX])
     active = [row for row in rows if row.enabled and row.retired_at is None]
     yield from _unknown_tasks(active)
@@ -39,7 +40,7 @@ def schedules(using: str) -> Iterator[Finding]:
 
 def _unknown_tasks(active: list[Any]) -> Iterator[Finding]:
     if unknown := {row.name: row.task for row in active if registry.find_task(row.task) is None}:
-        shown = ", ".join(f"{name} ({task})" for name, task in [*unknown.items()][:SHOWN])
+        shown = _listed([f"{name} ({task})" for name, task in unknown.items()])
         yield Finding(
             Level.ERROR,
             "schedule_unknown_task",
@@ -47,7 +48,7 @@ def _unknown_tasks(active: list[Any]) -> Iterator[Finding]:
             "park such jobs.",
             "Deploy the code that has them, correct the schedules in the admin, or disable them: "
             "python manage.py jobs schedules disable NAME --reason TEXT",
-            {"schedules": dict([*unknown.items()][:SHOWN])},
+            {"schedules": dict([*unknown.items()][:SHOWN]), "number": len(unknown)},
         )
 
 
@@ -87,22 +88,30 @@ def _missed(rows: list[Any], using: str) -> Iterator[Finding]:
     ticks: QuerySet[Any] = ScheduleTick.objects.using(using).filter(created_at__gte=UtcNowPlus(-MISSED_SECONDS))
     newest = vendor(using).force_index(ticks.order_by("-created_at"), "ix_schedule_tick_age")
     missed: Counter[int] = Counter()
-    for number, outcome, count in newest.values_list("schedule_id", "outcome", "ticks")[:TICKS_MAX]:
+    read = list(newest.values_list("schedule_id", "outcome", "ticks")[:TICKS_MAX])
+    for number, outcome, count in read:
         if outcome == ScheduleTick.Outcome.MISSED:
             missed[number] += count
     names = {row.name: missed[row.pk] for row in rows if missed[row.pk]}
     if names:
-        shown = ", ".join(f"{name} ({names[name]})" for name in sorted(names)[:SHOWN])
+        which = (
+            f"the last day, of which the newest {TICKS_MAX} were read," if len(read) == TICKS_MAX else "the last day"
+        )
+        shown = _listed([f"{name} ({names[name]})" for name in sorted(names)])
         yield Finding(
             Level.WARNING,
             "schedule_missed",
-            f"Ticks of the last day were missed, because no worker was there in time: {shown}.",
+            f"Ticks of {which} were missed, because no worker was there in time: {shown}.",
             "Keep a worker running. @schedule(missed=...) decides what follows a missed tick; see "
             "docs/howto/schedules.md.",
-            {"schedules": {name: names[name] for name in sorted(names)[:SHOWN]}},
+            {"schedules": {name: names[name] for name in sorted(names)[:SHOWN]}, "number": len(names)},
         )
 
 
 def _names(names: Any) -> str:
-    more = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
-    return ", ".join(sorted(names)[:SHOWN]) + more
+    return _listed(sorted(names))
+
+
+def _listed(words: list[str]) -> str:
+    more = f" and {len(words) - SHOWN} others" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + more

@@ -24,7 +24,7 @@ else:
     ReadJob = Job
 
 #: rows of job_flow that are read for one queue
-CONTROLS_MAX = 1000
+CONTROLS_MAX = 100_000
 _LARGE = ("payload", "result", "last_error", "progress", "options")
 
 

@@ -19,8 +19,8 @@ from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Worker
 from jobqueue.payload import JSON
 
-#: rows that are read
-WORKERS_MAX = 1000
+#: rows that are read: of a cluster that has more, an answer could be wrong
+WORKERS_MAX = 100_000
 #: the pauses of a worker between two processes that crash are shorter
 CRASHED_SECONDS = 60.0
 

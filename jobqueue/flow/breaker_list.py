@@ -12,9 +12,6 @@ from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import is_over
 from jobqueue.models import BreakerState
 
-#: more breakers than this are not listed
-BREAKERS_MAX = 200
-
 
 @dataclass(frozen=True, slots=True)
 class BreakerFacts:
@@ -31,21 +28,17 @@ class BreakerFacts:
 
 
 def breaker_facts(*, using: str, name: str | None = None) -> list[BreakerFacts]:
-    """Up to BREAKERS_MAX breakers by name, those that are not closed first; or the one of `name`.
+    """All breakers by name, those that are not closed first; or the one of `name`.
 
     Of the table, of DEPENDENCIES in the settings, and of the tasks that this process has imported.
     """
     rows = BreakerState.objects.using(using).annotate(now=Selected(UtcNow()))
     with explain_missing_table(using):
-        # "closed" comes before "half-open" and "open".
-        if name is None:
-            found = list(rows.order_by("-state", "dependency")[:BREAKERS_MAX])
-        else:
-            found = list(rows.filter(pk=name))
+        found = list(rows if name is None else rows.filter(pk=name))
     known = {row.dependency: _facts(row, row.now) for row in found}
     names = {*known, *load().dependencies, *declared.dependencies()} if name is None else {name}
     everything = [known.get(one) or _closed(one) for one in names]
-    return sorted(everything, key=lambda one: (one.state == "closed", one.dependency))[:BREAKERS_MAX]
+    return sorted(everything, key=lambda one: (one.state == "closed", one.dependency))
 
 
 def _closed(dependency: str) -> BreakerFacts:

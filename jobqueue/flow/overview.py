@@ -21,7 +21,6 @@ from jobqueue.transitions.claiming.candidates import queue_names
 
 #: counts are exact up to this
 COUNT_MAX = 10_000
-QUEUES_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ class QueueState:
 
 
 def known_names(*, using: str) -> list[str]:
-    """Up to QUEUES_MAX queues by name: of the table, of the settings, and those for which something is set."""
+    """All queues by name: of the table, of the settings, and those for which something is set."""
     with explain_missing_table(using):
-        names = {*queue_names(using=using, limit=QUEUES_MAX)}
-        names |= {*FlowRule.objects.using(using).values_list("queue", flat=True)[:QUEUES_MAX]}
-    return sorted(names | {*load().queues})[:QUEUES_MAX]
+        names = {*queue_names(using=using)}
+        names |= {*FlowRule.objects.using(using).values_list("queue", flat=True)}
+    return sorted(names | {*load().queues})
 
 
 def queue_states(*, using: str, names: Collection[str] | None = None, most: int | None = None) -> list[QueueState]:

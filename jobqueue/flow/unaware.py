@@ -11,9 +11,6 @@ from jobqueue.gates.announced import knows
 from jobqueue.models import Worker
 from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 
-#: more workers than this are not read
-WORKERS_MAX = 2000
-
 
 class Running(NamedTuple):
     """So many running workers that serve the same queues and have announced the same limits."""
@@ -31,7 +28,7 @@ def running_workers(using: str) -> list[Running]:
     """The running workers, those that are alike together."""
     rows = Worker.objects.using(using).filter(stopped_at__isnull=True)
     with explain_missing_table(using):
-        found = list(rows.values_list("queues", "gates")[:WORKERS_MAX])
+        found = list(rows.values_list("queues", "gates"))
     alike = Counter((queues, json.dumps(gates, sort_keys=True)) for queues, gates in found)
     return [Running(number, stored_selection(queues), json.loads(gates)) for (queues, gates), number in alike.items()]
 

@@ -46,12 +46,15 @@ def levels_below(levels: Sequence[Level], using: str) -> list[Level]:
     return list(map(Level._make, _below(using).seek_each([level._asdict() for level in levels])))
 
 
-def ranks(places: Sequence[tuple[str, int, int]], using: str) -> Iterator[list[Level]]:
+def ranks(
+    places: Sequence[tuple[str, int, int]], using: str, within: tuple[str, str] | None = None
+) -> Iterator[list[Level]]:
     """top_levels() of `places`, then the levels_below() these, and so on. No list is empty.
 
-    Of many places one statement reads all, where the database does that at less cost.
+    Of many places one statement reads all, where the database does that at less cost; of the queues from the first to
+    the last name of `within` alone.
     """
-    found = _of_all(places, using) if len(places) >= MANY_PLACES and vendor(using).scans_loosely else None
+    found = _of_all(places, using, within) if len(places) >= MANY_PLACES and vendor(using).scans_loosely else None
     if found is None:
         levels = top_levels(places, using)
         while levels:
@@ -62,13 +65,17 @@ def ranks(places: Sequence[tuple[str, int, int]], using: str) -> Iterator[list[L
         yield levels
 
 
-def _of_all(places: Sequence[tuple[str, int, int]], using: str) -> list[list[Level]] | None:
+def _of_all(
+    places: Sequence[tuple[str, int, int]], using: str, within: tuple[str, str] | None
+) -> list[list[Level]] | None:
     """The levels of each of `places`, the highest one last; None if the table has too many levels."""
     quote = connections[using].ops.quote_name
     columns = ", ".join(map(quote, ("queue", "status", "gate", "priority")))
     sql, most = vendor(using).distinct_sql(quote(Job._meta.db_table), columns, INDEX), LEVELS_OF_A_PLACE * len(places)
+    if within is not None:
+        sql = sql.replace(" GROUP", f" WHERE {quote('queue')} BETWEEN %s AND %s GROUP")
     with connections[using].cursor() as cursor:
-        cursor.execute(sql, [most])
+        cursor.execute(sql, [*(within or ()), most])
         found = list(map(Level._make, cursor.fetchall()))
     if len(found) >= most:
         return None

@@ -41,8 +41,7 @@ def hot_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[K
 def stuck_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[KeyState]:
     """The keys that a failed job blocks, those with the most jobs first. Reads as hot_keys()."""
     held = _of(queue, using).filter(Q(halted=True) | Q(job__status=Job.Status.FAILED))
-    lanes = list(held.values_list("lane", flat=True)[:10_000])
-    return _states(LaneEntry.objects.using(using).filter(lane__in=lanes), limit, using) if lanes else []
+    return _states(LaneEntry.objects.using(using).filter(lane__in=held.order_by().values("lane")), limit, using)
 
 
 def _of(queue: str | None, using: str) -> Any:

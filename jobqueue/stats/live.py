@@ -24,6 +24,8 @@ from jobqueue.ordering import KEY_GATE
 #: counts are exact up to this
 COUNT_MAX = 10_000
 COUNTS = ("ready", "scheduled", "held", "running", "failed")
+#: queues that are counted together; of more, one portion after the other
+PORTION = 500
 #: priorities of one queue and gate that are looked at, the highest first
 LEVELS_MAX = 100
 #: models.states by gate: where due jobs are ready and others scheduled, and where all have one state
@@ -83,12 +85,31 @@ def count_live(
     `only`: the counts that are wanted; the others stay 0. Some index seeks for each priority in use, and an index entry
     for each job that is counted.
     """
-    found = {queue: Live() for queue in queues}
     most = COUNT_MAX if most is None else most
+    if len(queues) <= PORTION:
+        return _count_portion(queues, using, check, most, only, None)
+    found: dict[str, Live] = {}
+    ordered = sorted(queues)
+    for start in range(0, len(ordered), PORTION):
+        some = ordered[start : start + PORTION]
+        found |= _count_portion(some, using, check, most, only, (some[0], some[-1]))
+    return found
+
+
+def _count_portion(
+    queues: Sequence[str],
+    using: str,
+    check: Callable[[], None],
+    most: int,
+    only: Collection[str],
+    within: tuple[str, str] | None,
+) -> dict[str, Live]:
+    """Those of up to PORTION queues. `within`: the first and the last of them, if they are not all queues."""
+    found = {queue: Live() for queue in queues}
     check()
     gates = [*READY_GATES, *(gate for gate, state in STATE_OF_GATE.items() if state in only)]
     for rank, levels in enumerate(
-        ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using)
+        ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in gates], using, within)
     ):
         if rank == LEVELS_MAX:
             for level in levels:

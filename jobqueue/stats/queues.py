@@ -11,11 +11,9 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.stats.live import Live, count_live
 from jobqueue.stats.recent import Recent, read_recent
-from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.transitions.claiming.candidates import NAMES_MAX, queue_names
 from jobqueue.validation import check_queue
 
-#: queues of one snapshot, by name
-QUEUES_MAX = 500
 #: how long a snapshot may take
 READ_SECONDS = 10.0
 
@@ -38,11 +36,12 @@ class QueueStats:
 
 
 def snapshot(*, queue: str | None = None, using: str | None = None) -> list[QueueStats]:
-    """The figures of every queue that has jobs, by name, or of `queue` alone; of up to QUEUES_MAX queues.
+    """The figures of every queue that has jobs, by name, or of `queue` alone.
 
     The cost does not grow with the table: index entries up to the cap for what waits and runs, rows of statistics for
     what ended, which workers write every ten seconds. Raises InvalidValue and InvalidType for a name that no queue can
-    have, and StatementTimeout after READ_SECONDS; the caller's transaction stays usable.
+    have, and StatementTimeout after READ_SECONDS, for which some thousands of queues may be too many; the caller's
+    transaction stays usable.
     """
     alias = alias_of(using)
     if queue is not None:
@@ -57,15 +56,16 @@ def figures(
     using: str,
     most: Callable[[int], int] | None = None,
     seconds: float | None = None,
+    first: int = NAMES_MAX,
 ) -> list[QueueStats]:
     """As snapshot(): the figures of `queues`, which may have no jobs, and with `everywhere` of those that have some.
 
     Counts are exact to COUNT_MAX, or to what most() gives for the number of queues. Raises StatementTimeout after
-    `seconds`, or READ_SECONDS.
+    `seconds`, or READ_SECONDS. `first`: only so many of those that have jobs, by name.
     """
     named = {*queues}
     with explain_missing_table(using), time_limit(seconds or READ_SECONDS, using=using) as limit:
-        chosen = named | {*queue_names(using=using, limit=QUEUES_MAX)} if everywhere else named
+        chosen = named | {*queue_names(using=using, limit=first)} if everywhere else named
         now = read_now(using)
         live = count_live(sorted(chosen), using, limit.check, most(len(chosen)) if most else None)
         recent = read_recent(now, using, None if everywhere else sorted(named))

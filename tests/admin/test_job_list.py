@@ -312,6 +312,15 @@ def test_held_jobs_are_found_in_more_queues_than_one_statement_asks(few, monkeyp
     assert [job_id for page in found for job_id in page] == wanted[::-1]
 
 
+def test_held_jobs_are_found_in_more_queues_than_are_looked_at_one_by_one(few, monkeypatch):
+    monkeypatch.setattr(searching, "QUEUES_SEARCHED", 2)
+    wanted = [job_id for number in range(4) for job_id in make_jobs(2, f"q{number}")]
+    Job.objects.update(gate=2)
+    make_jobs(3, "q3")
+    found, _last = walked(viewer(), {"state": "held"})
+    assert [job_id for page in found for job_id in page] == wanted[::-1]
+
+
 def walked_back(client, page):
     found = []
     for _ in range(20):
@@ -411,6 +420,19 @@ def test_choices_come_from_small_tables():
     assert found["worker"].choices == [("web-1:5:aaaa/1", "web-1:5")]
     assert "tests.app.tasks.greet" in dict(found["task"].choices)
     assert "fingerprint" not in found
+
+
+def test_where_a_list_of_choices_would_leave_some_out_the_name_is_written(monkeypatch):
+    monkeypatch.setattr(controls, "CHOICES_MAX", 2)
+    for queue in "abc":
+        make_job(queue)
+    found = {control.name: control for control in controls.controls({"queue": "c"}, "default")}
+    assert [name for name, _ in found["queue"].choices] == ["a", "b"]
+    assert found["queue"].written
+    assert not found["worker"].written
+    page = text_of(viewer().get(JOBS, {"queue": "c"}))
+    assert '<input type="text" name="queue"' in page
+    assert ids_of(page) == [Job.objects.get(queue="c").pk]
 
 
 def test_ended_jobs_show_how_long_they_ran_and_running_ones_their_lease():

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import metrics
+from jobqueue.admin.metrics import page as metrics_page
 from jobqueue.admin.metrics import reading
 from jobqueue.admin.metrics.ranges import RANGES, offered
 from jobqueue.exceptions import StatementTimeout
@@ -154,6 +155,16 @@ def test_ranges_beyond_the_age_of_all_statistics_are_not_offered(settings):
     page = show(range="30d")
     assert "90 days" not in page
     assert "Statistics are kept for 10d 0h: STAT_RETENTION_SECONDS." in page
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_where_a_list_of_queues_would_leave_some_out_the_name_is_written(most, monkeypatch):
+    monkeypatch.setattr(metrics_page, "CHOICES_MAX", most)
+    for queue in "abc":
+        ended(queue, done=1)
+    page = show()
+    assert ('<input type="text" name="queue"' in page) == (most == 2)
+    assert ('<select name="queue"' in page) == (most == 3)
 
 
 def test_if_no_run_failed_the_chart_says_so_in_words():

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from jobqueue.admin.overview import reading
+from jobqueue.admin.overview import alarms, reading, tables
 from jobqueue.admin.overview.alarms import WORDS, sentence
 from jobqueue.admin.overview.page import RANGES
 from jobqueue.alarms import Alarm
@@ -107,6 +107,35 @@ def test_the_queue_with_the_longest_wait_comes_first():
     set_columns(make_job("slow"), run_at=now() - timedelta(seconds=600))
     rows = re.findall(r'<th scope="row" role="rowheader">(.*?)</th>', show())
     assert [re.sub("<[^>]+>", "", row) for row in rows] == ["slow", "fast"]
+
+
+def test_queues_that_are_not_shown_or_not_counted_are_told_of(monkeypatch):
+    monkeypatch.setattr(tables, "QUEUES_SHOWN", 2)
+    for queue in "abc":
+        make_jobs(2, queue)
+    client = root()
+    words = plain_text(show(client))
+    assert "The 2 queues with the longest wait are shown." in words
+    assert "by name are counted" not in words
+    assert "Ready 6 oldest" in words
+    cache.clear()
+    monkeypatch.setattr(reading, "QUEUES_READ", 2)
+    words = plain_text(show(client))
+    assert "Only the first 2 queues by name are counted." in words
+    assert "Ready 4+ oldest" in words
+    cache.clear()
+    monkeypatch.setattr(reading, "QUEUES_READ", 3)
+    assert "by name are counted" not in plain_text(show(client))
+
+
+def test_many_alarms_are_counted(monkeypatch):
+    monkeypatch.setattr(alarms, "ALARMS_SHOWN", 1)
+    for number in range(3):
+        JobAlarm.objects.create(queue=f"q{number}", name="ready", value=7, threshold=5, firing=True, since=now())
+    words = plain_text(show())
+    assert "q0" in words
+    assert "q1" not in words
+    assert "and 2 more alarms" in words
 
 
 def test_a_queue_that_is_paused_or_drained_says_so():

@@ -122,16 +122,6 @@ def test_many_queues_are_shown_in_pages(monkeypatch):
         assert text_of(client.get(QUEUES, {"p": odd, "q": odd}))
 
 
-def test_more_queues_than_are_looked_at_and_counts_that_stop_are_told(monkeypatch):
-    monkeypatch.setattr("jobqueue.flow.overview.QUEUES_MAX", 2)
-    monkeypatch.setattr("jobqueue.admin.queues.queue_admin.QUEUES_MAX", 2)
-    for name in "abc":
-        make_job(name)
-    page = text_of(root().get(QUEUES))
-    assert list(rows_of(page)) == ["a", "b"]
-    assert "Only the first 2 queues are listed." in page
-
-
 def test_a_count_stops_and_says_so(monkeypatch):
     monkeypatch.setattr(queue_rows, "COUNT_MAX", 3)
     enqueue_many("mail", range(5))

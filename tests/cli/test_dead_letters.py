@@ -116,6 +116,8 @@ def test_it_lists_dead_letters_in_groups():
     assert last == "4 dead letters in 2 groups"
     (group,) = json.loads(run("list", "--groups", "--fingerprint", kind, "--json")[1])["groups"]
     assert (group["count"], group["fingerprint"]) == (3, kind)
+    assert json.loads(run("list", "--groups", "--json")[1])["complete"]
+    assert not json.loads(run("list", "--groups", "--limit", "1", "--json")[1])["complete"]
     with pytest.raises(CommandError):
         run("list", "--groups", "--state", "ready")
 
@@ -272,6 +274,7 @@ def test_redrives_are_listed_and_stopped():
     run("retry", "--queue", "q", "--yes")
     (one,) = redrives()
     assert run("redrives") == (0, f"redrive {one.id}  running  0 of 2 jobs  queue q\n")
+    assert run("redrives", "--limit", "1")[1].endswith("there may be more: pass a larger --limit\n")
     assert run("redrives", "stop", one.id) == (0, f"redrive {one.id} is stopped\n")
     assert run("redrives", "stop", one.id)[0] == 5
     assert json.loads(run("redrives", "--json")[1])["redrives"][0]["reason"] == "stopped by hand"

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from jobqueue.doctor import Level, brokers
-from tests.doctor.helpers import add_worker, ids, the
+from jobqueue.doctor import Level, brokers, events
+from tests.doctor.helpers import add_worker, found, ids, the
 from tests.outbox.conftest import listen  # noqa: F401
 from tests.outbox.helpers import say
 
@@ -70,6 +70,15 @@ def test_events_that_no_route_and_no_subscriber_takes_are_a_warning(listen, sett
     )
     settings.JOBQUEUE = {"OUTBOX": {"ROUTES": {"nobody": "queue:q"}}}
     assert ids() == []
+
+
+def test_topics_that_are_not_named_are_counted(monkeypatch):
+    monkeypatch.setattr(events, "SHOWN", 1)
+    for number in range(3):
+        say(f"nobody{number}", 1, f"k{number}")
+    first, others = (one for one in found() if one.id == "events_unrouted")
+    assert first.evidence["topic"] == "nobody0"
+    assert others.evidence == {"more": 2}
 
 
 @pytest.mark.parametrize("name", ["WAKEUP", "REDIS_URL"])

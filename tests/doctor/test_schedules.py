@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.doctor import Level
+from jobqueue.doctor import Level, schedules
 from jobqueue.models import Schedule
 from jobqueue.schedules import disable
 from jobqueue.schedules.declaring import declare, withdraw
@@ -31,9 +31,20 @@ def test_a_schedule_of_a_task_that_nobody_knows_is_an_error_unless_it_is_disable
     begin()
     Schedule.objects.update(task="app.tasks.gone")
     one = the("schedule_unknown_task")
-    assert (one.level, one.evidence) == (Level.ERROR, {"schedules": {"tick": "app.tasks.gone"}})
+    assert (one.level, one.evidence) == (Level.ERROR, {"schedules": {"tick": "app.tasks.gone"}, "number": 1})
     disable("tick", reason="r")
     assert ids() == []
+
+
+def test_many_of_them_are_counted(monkeypatch):
+    monkeypatch.setattr(schedules, "SHOWN", 1)
+    for number in range(3):
+        declare(f"tick{number}", tasks.add, (1, 2), None, {"every": 60}, "code")
+    begin()
+    Schedule.objects.update(task="app.tasks.gone")
+    one = the("schedule_unknown_task")
+    assert one.evidence["number"] == Schedule.objects.count() > 1
+    assert "others" in one.text
 
 
 def test_a_schedule_that_no_worker_announces_any_more_is_a_warning():

@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.doctor import Level, leases
+from jobqueue.doctor import Level, foreign_claimers, leases, nested_retries
 from jobqueue.flow import pause, set_limit
 from jobqueue.models import Job
 from jobqueue.transitions import claim, reap
@@ -136,6 +136,17 @@ def test_so_it_is_with_a_limit_or_a_pause_that_an_operator_has_set(foreign_claim
     assert ids() == ["foreign_claimer"]
 
 
+def test_limited_queues_that_were_not_looked_at_are_counted(foreign_claim, monkeypatch):
+    add_worker("w")
+    monkeypatch.setattr(foreign_claimers, "QUEUES_MAX", 1)
+    for queue in ("a", "b", "c"):
+        foreign_claim(queue)
+        set_limit(queue, concurrency=1)
+    one, rest = found()
+    assert one.evidence["queue"] == "a"
+    assert (rest.id, rest.evidence) == ("not_checked", {"check": "claimers", "queues": 3, "looked_at": 1})
+
+
 def test_workers_and_jobs_that_run_alone_are_no_foreign_claimers(foreign_claim):
     add_worker("host:1:b/1.1")
     add_worker("stopped", stopped_at=UtcNow())
@@ -155,3 +166,12 @@ def test_a_task_whose_attempts_make_many_calls_has_nested_retries():
     one = the("retries_multiply")
     assert one.evidence == {"task": "app.tasks.charge", "attempts": 40, "calls": 200}
     assert "5.0 calls" in one.text
+
+
+def test_tasks_with_nested_retries_that_are_not_named_are_counted(monkeypatch):
+    monkeypatch.setattr(nested_retries, "SHOWN", 1)
+    counts = {"dependency": "", "first_runs": 30, "retries": 10, "calls": 200}
+    add_worker("w1", retries=[{**counts, "task": f"app.tasks.charge{number}"} for number in range(3)])
+    one, rest = found()
+    assert one.evidence["task"] == "app.tasks.charge0"
+    assert rest.evidence == {"more": 2}

@@ -116,6 +116,9 @@ def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
 
 def test_the_names_of_all_queues_come_by_seeks(run):
     assert candidates.queue_names(using="default") == ["other", "q"]
+    assert candidates.queue_names(using="default", limit=1) == ["other"]
+    assert candidates.queue_names(using="default", after="other") == ["q"]
+    assert candidates.queue_names(using="default", after="q") == []
     (statement,) = statements(lambda: candidates.queue_names(using="default"))
     found = plan(run, statement)
     if VENDOR in ("mysql", "mariadb"):

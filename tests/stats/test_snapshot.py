@@ -59,6 +59,23 @@ def test_every_queue_with_jobs_is_there_by_name():
     assert [one.queue for one in stats.snapshot(queue="nothing here")] == ["nothing here"]
 
 
+def test_no_queue_is_left_out_however_many_there_are(monkeypatch):
+    names = [f"q{number}" for number in range(7)]
+    for number, name in enumerate(names):
+        make_jobs(number + 1, name)
+        make_job(name, priority=number)
+        make_job(name, gate=HELD_GATE)
+    claim("q3", 1, worker="w")
+    together = stats.snapshot()
+    assert [one.queue for one in together] == names
+    monkeypatch.setattr(live, "PORTION", 2)
+    apart = stats.snapshot()
+    assert [(one.queue, one.ready, one.scheduled, one.running) for one in apart] == [
+        (one.queue, one.ready, one.scheduled, one.running) for one in together
+    ]
+    assert [one.ready for one in apart] == [2, 3, 4, 4, 6, 7, 8]
+
+
 def test_counts_above_the_cap_are_the_cap(monkeypatch):
     monkeypatch.setattr(live, "COUNT_MAX", 10)
     live._due.cache_clear()

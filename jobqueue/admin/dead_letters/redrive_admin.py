@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import dead_letters
 from jobqueue.admin.dead_letters.failure_table import rows_of
 from jobqueue.admin.dead_letters.redrive_page import log_stop, may_redrive, new_redrive
+from jobqueue.admin.page.apply import ACTION_MAX, only_the_first
 from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, plain, relative
 from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
 from jobqueue.conf import load
@@ -41,8 +42,10 @@ _BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped
 def stop(model_admin: RedriveAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End redrives that are under way."""
     using, stopped = load().database, 0
+    # One more than is used shows whether there are more.
+    chosen = list(queryset.order_by("pk").values_list("pk", flat=True)[: ACTION_MAX + 1])
     try:
-        for run_id in list(queryset.values_list("pk", flat=True)[:1000]):
+        for run_id in chosen[:ACTION_MAX]:
             if dead_letters.stop(run_id, using=using):
                 stopped += 1
                 log_stop(request, run_id)
@@ -50,6 +53,8 @@ def stop(model_admin: RedriveAdmin, request: HttpRequest, queryset: QuerySet[Mod
         text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
         model_admin.message_user(request, text, messages.ERROR)
     text = ngettext("%(n)d redrive was stopped.", "%(n)d redrives were stopped.", stopped) % {"n": stopped}
+    if len(chosen) > ACTION_MAX:
+        text += " " + only_the_first()
     model_admin.message_user(request, text, messages.SUCCESS if stopped else messages.WARNING)
 
 

@@ -43,6 +43,8 @@ TITLES: dict[str, StrOrPromise] = {
     "age": _("added in"),
 }
 Choices = list[tuple[str, "StrOrPromise"]]
+#: the first choices of a field, and whether there are more
+Offered = tuple[Choices, bool]
 
 
 class Control(NamedTuple):
@@ -62,51 +64,61 @@ def controls(chosen: dict[str, str], using: str) -> list[Control]:
         if name == "state" or (name == "fingerprint" and name not in chosen):
             continue
         value = chosen.get(name, "")
-        choices = _CHOICES[name](using) if name in _CHOICES else []
-        if name not in WRITTEN and value and value not in (known for known, _label in choices):
+        choices, more = _CHOICES[name](using) if name in _CHOICES else ([], False)
+        # Where a list would leave some out, their names are written, too.
+        is_written = more or name in WRITTEN
+        if not is_written and value and value not in (known for known, _label in choices):
             choices.insert(0, (value, plain(value, LABEL_CHARS)))
-        found.append(Control(name, TITLES[name], value, choices, name in WRITTEN))
+        found.append(Control(name, TITLES[name], value, choices, is_written))
     return found
 
 
-def _named(names: Iterable[str]) -> Choices:
+def _named(names: Sequence[str]) -> Offered:
+    return _plain(names[:CHOICES_MAX]), len(names) > CHOICES_MAX
+
+
+def _plain(names: Iterable[str]) -> Choices:
     # Values with secrets are no choices: the list would show them.
     return [(name, plain(name, LABEL_CHARS)) for name in names if name and mask_text(name) == name]
 
 
-def _queues(using: str) -> Choices:
-    return _named(queue_names(using=using, limit=CHOICES_MAX))
+def _queues(using: str) -> Offered:
+    return _named(queue_names(using=using, limit=CHOICES_MAX + 1))
 
 
-def _tasks(using: str) -> Choices:
+def _tasks(using: str) -> Offered:
     """Those of this process, and those that have ended jobs."""
     rows = JobStatTotal.objects.using(using).order_by("queue", "task").values_list("task", flat=True)
-    return _named(sorted({*registry.names()[0], *rows[:TOTALS_READ]}))
+    return _plain(sorted({*registry.names()[0], *rows[:TOTALS_READ]})), False
 
 
-def _tags(using: str) -> Choices:
+def _tags(using: str) -> Offered:
     table, column = map(connections[using].ops.quote_name, (JobTag._meta.db_table, "tag"))
     with connections[using].cursor() as cursor:
-        cursor.execute(vendor(using).distinct_sql(table, column, "ix_tag"), [CHOICES_MAX])
-        return _named(str(name) for (name,) in cursor.fetchall())
+        cursor.execute(vendor(using).distinct_sql(table, column, "ix_tag"), [CHOICES_MAX + 1])
+        return _named([str(name) for (name,) in cursor.fetchall()])
 
 
-def _workers(using: str) -> Choices:
+def _workers(using: str) -> Offered:
     rows = Worker.objects.using(using).filter(stopped_at__isnull=True).order_by("name")
-    names = list(rows.values_list("name", flat=True)[:CHOICES_MAX])
+    found = list(rows.values_list("name", flat=True)[: CHOICES_MAX + 1])
+    names = found[:CHOICES_MAX]
     short = [short_worker(name) for name in names]
     # The short name, unless two workers have the same.
-    return [(name, plain(one if short.count(one) == 1 else name)) for name, one in zip(names, short, strict=True)]
+    choices: Choices = [
+        (name, plain(one if short.count(one) == 1 else name)) for name, one in zip(names, short, strict=True)
+    ]
+    return choices, len(found) > CHOICES_MAX
 
 
-_CHOICES: dict[str, Callable[[str], Choices]] = {
+_CHOICES: dict[str, Callable[[str], Offered]] = {
     "queue": _queues,
     "task": _tasks,
     "tag": _tags,
-    "error": lambda using: _named(error_classes(using=using)[:CHOICES_MAX]),
-    "cause": lambda using: list(CAUSES.items()),
+    "error": lambda using: _named(error_classes(using=using)),
+    "cause": lambda using: (list(CAUSES.items()), False),
     "worker": _workers,
-    "age": lambda using: [(age, label) for age, (_span, label) in AGES.items()],
+    "age": lambda using: ([(age, label) for age, (_span, label) in AGES.items()], False),
 }
 
 

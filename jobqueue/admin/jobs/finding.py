@@ -181,12 +181,14 @@ def _few(wanted: Selection, using: str) -> list[int] | None:
 
 
 def _held(using: str) -> list[int] | None:
-    """The ids of all held jobs, of one queue after the other; None if there are COUNT_CAP or more.
+    """The ids of all held jobs, of one queue after the other; None if there are COUNT_CAP or more, or too many queues.
 
     With queue IN (...) and a forced index, MySQL may read the whole index: it then goes by averages of its statistics,
     and does not look up how many entries each queue has.
     """
-    names, ids = queue_names(using=using, limit=searching.QUEUES_SEARCHED), list[int]()
+    names, ids = queue_names(using=using, limit=searching.QUEUES_SEARCHED + 1), list[int]()
+    if len(names) > searching.QUEUES_SEARCHED:
+        return None
     for start in range(0, len(names), QUEUES_ASKED):
         runs = [{"queue": name} for name in names[start : start + QUEUES_ASKED]]
         ids += [job_id for (job_id,) in _held_of_a_queue(readonly.COUNT_CAP, using).seek_each(runs)]

@@ -156,5 +156,7 @@ def _searched(job: ShownJob, key: bytes | None) -> str:
 
 def _tags(job_id: int) -> str:
     rows = JobTag.objects.using(load().database).filter(job_id=job_id).order_by("pk")
-    links = ((_linked(tag, "tag", plain(tag)),) for tag in rows.values_list("tag", flat=True)[:TAGS_SHOWN])
-    return format_html_join(" ", '<span class="jobqueue-tag">{}</span>', links)
+    tags = list(rows.values_list("tag", flat=True)[: TAGS_SHOWN + 1])
+    links = ((_linked(tag, "tag", plain(tag)),) for tag in tags[:TAGS_SHOWN])
+    shown = format_html_join(" ", '<span class="jobqueue-tag">{}</span>', links)
+    return format_html("{} …", shown) if len(tags) > TAGS_SHOWN else shown

@@ -57,7 +57,7 @@ def task_choices(filters: Filters, known: Iterable[Kind], met: Iterable[str]) ->
 
 
 def _choices(names: set[str], also: str) -> Choices:
-    found = sorted(name for name in names if name)[:CHOICES_MAX]
+    found = sorted(name for name in names if name)
     if also and also not in found:
         found.insert(0, also)
     return [(name, plain(name, LABEL_CHARS)) for name in found]

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import metrics
 from jobqueue.admin.metrics import reading
 from jobqueue.admin.metrics.charts import charts_of, zoomable
-from jobqueue.admin.metrics.filters import Filters, chosen, queue_choices, task_choices
+from jobqueue.admin.metrics.filters import CHOICES_MAX, Filters, chosen, queue_choices, task_choices
 from jobqueue.admin.metrics.ranges import DAY, offered
 from jobqueue.admin.metrics.reading import Figures
 from jobqueue.admin.metrics.tables import by_queue, by_task, left_out, tiles
@@ -34,6 +34,7 @@ def metrics_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     found = reading.figures(filters.span, filters.queue, filters.task, settings.database)
     known = reading.known_kinds(settings.database)
     queues, tasks = ([], []) if found is None else (found.queues.rows, found.tasks.rows)
+    of_queue = queue_choices(filters, known, [name for name, _ends in queues])
     context: dict[str, Any] = {
         **site.each_context(request),
         "title": PAGE.title,
@@ -41,8 +42,10 @@ def metrics_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
         "is_nav_sidebar_enabled": False,
         "filters": filters,
         "ranges": [(filters.address(range=one.key), one.word, one is filters.span) for one in ranges],
-        "queues": queue_choices(filters, known, [name for name, _ends in queues]),
-        "tasks": task_choices(filters, known, [name for name, _ends in tasks]),
+        "queues": of_queue[:CHOICES_MAX],
+        # Where a list would leave some out, their names are written.
+        "queue_is_written": len(of_queue) > CHOICES_MAX or len(known) >= KINDS_MAX,
+        "tasks": task_choices(filters, known, [name for name, _ends in tasks])[:CHOICES_MAX],
         "all_queues": filters.address(queue="", task=""),
         "is_slow": found is None,
         "is_empty": found is not None and not _has_ends(found),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from django_stubs_ext import StrOrPromise
 
-NAME_CHARS, ABOUT_CHARS, SILENT_SHOWN = 80, 300, 5
+NAME_CHARS, ABOUT_CHARS, ALARMS_SHOWN, SILENT_SHOWN = 80, 300, 50, 5
 _OF_FAILED = ("failed", "dead_per_hour", "error_rate")
 #: the figure of each alarm in words
 WORDS: Mapping[str, StrOrPromise] = {
@@ -42,6 +42,14 @@ WORDS: Mapping[str, StrOrPromise] = {
     "refused_connections": _("refused connections to the database"),
     "late_schedules": _("schedules that are due and do not fire"),
 }
+
+
+def alarm_lines(firing: Sequence[Alarm], now: datetime) -> list[str]:
+    """A line for each of the first ALARMS_SHOWN; and how many more there are."""
+    lines = [sentence(alarm, now) for alarm in firing[:ALARMS_SHOWN]]
+    if more := len(firing) - len(lines):
+        lines.append(ngettext("and %(n)s more alarm", "and %(n)s more alarms", more) % {"n": number(more)})
+    return lines
 
 
 def sentence(alarm: Alarm, now: datetime) -> str:

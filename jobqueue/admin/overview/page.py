@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.charts import Series, bars, lines
 from jobqueue.admin.overview import reading
-from jobqueue.admin.overview.alarms import late_lines, sentence, silent_lines
-from jobqueue.admin.overview.tables import failing_table, queue_table
+from jobqueue.admin.overview.alarms import alarm_lines, late_lines, silent_lines
+from jobqueue.admin.overview.tables import failing_table, queue_notes, queue_table
 from jobqueue.admin.overview.tiles import tiles
 from jobqueue.admin.page.limited import TOGETHER_SECONDS
 from jobqueue.conf import load
@@ -72,7 +72,7 @@ def _context(request: HttpRequest, app_list: object, using: str, may: dict[str, 
     if may["view_jobalarm"] or may["view_job"]:
         firing = reading.kept("alarms", using, lambda: reading.alarms(using))
         _note(context["slow"], firing, gettext("alarms"))
-        context["alarms"] = [sentence(alarm, context["now"]) for alarm in firing or ()]
+        context["alarms"] = alarm_lines(firing or [], context["now"])
     crew = context.get("workers")
     if crew is not None and crew.silent:
         context["alarms"] = [*context.get("alarms", ()), *silent_lines(crew.silent, context["now"])]
@@ -80,7 +80,8 @@ def _context(request: HttpRequest, app_list: object, using: str, may: dict[str, 
         late = reading.kept("late", using, lambda: reading.late(using))
         _note(context["slow"], late, gettext("schedules"))
         context["alarms"] = [*context.get("alarms", ()), *(late_lines(late) if late else ())]
-    context["tiles"] = tiles(context.get("stats"), context.get("held_back"), crew)
+    more = context.get("more_queues", False)
+    context["tiles"] = tiles(context.get("stats"), context.get("held_back"), crew, more=more)
     context["is_empty"] = context.get("stats") == [] and crew is not None and not (crew.running or crew.silent)
     return context
 
@@ -99,11 +100,12 @@ def _permissions(request: HttpRequest) -> dict[str, bool]:
 
 
 def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -> dict[str, Any]:
-    stats = reading.kept("queues", using, lambda: reading.queues(using))
+    queues = reading.kept("queues", using, lambda: reading.queues(using))
+    stats, more = (None, False) if queues is None else (queues.stats, queues.more)
     modes = reading.kept("modes", using, lambda: reading.modes(using)) or {}
     failing = reading.kept("failing", using, lambda: reading.failing(using))
     names = [one.queue for one in stats or ()]
-    held = reading.kept("held-back", using, lambda: reading.held_back(using, names)) if names else None
+    held = reading.kept("held-back", using, lambda: reading.held_back(using, names, more=more)) if names else None
     history = reading.kept(
         f"history-{chosen.key}",
         using,
@@ -116,9 +118,11 @@ def _of_jobs(using: str, chosen: Range, may: dict[str, bool], slow: list[str]) -
     label = gettext("Jobs that ended over the last %(time)s") % {"time": chosen.word}
     return {
         "stats": stats,
+        "more_queues": more,
         "held_back": held,
         "range": chosen.word,
         "queues": queue_table(stats or [], of_queues, modes, may, label),
+        "queue_notes": list(queue_notes(len(names), more=more)),
         "failing": failing_table(failing or [], read_now(using), may),
         "charts": _charts(parts, chosen) if parts else [],
     }

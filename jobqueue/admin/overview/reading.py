@@ -21,6 +21,7 @@ from jobqueue.stats.held_back import GATES, count_held_back
 from jobqueue.stats.history import Part
 from jobqueue.stats.queue_history import QueueHistory, read_histories
 from jobqueue.stats.queues import QueueStats, figures
+from jobqueue.transitions.claiming.candidates import queue_names
 
 T = TypeVar("T")
 #: how long a section may take, and how long what it has read is shown to everybody
@@ -31,11 +32,11 @@ COUNTS_MAX, ENTRIES_MAX = (1000, 500, 250), 10_000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
 #: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
-WORKERS_MAX, SILENT_MAX, LEASES_MAX = 1000, 50, 100
+WORKERS_MAX, SILENT_MAX, LEASES_MAX = 100_000, 50, 100
 #: schedules that are late are counted up to this
 LATE_MAX = 1000
-#: queues in which jobs behind gates are counted
-QUEUES_MAX = 200
+#: queues whose jobs are counted, the first ones by name; and those in which jobs behind gates are counted
+QUEUES_READ, QUEUES_MAX = 500, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,14 @@ class Failing:
     count: int
     last_seen: datetime
     sample_job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The figures of the first QUEUES_READ queues by name; `more`: there are others."""
+
+    stats: list[QueueStats]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +109,11 @@ def count_max(queues: int) -> int:
     return next((most for most in COUNTS_MAX if most * queues <= ENTRIES_MAX), COUNTS_MAX[-1])
 
 
-def queues(using: str) -> list[QueueStats]:
+def queues(using: str) -> Queues:
     """The figures of each queue, up to count_max(). Raises StatementTimeout, as all of these."""
-    return figures((), everywhere=True, using=using, most=count_max, seconds=READ_SECONDS)
+    found = figures((), everywhere=True, using=using, most=count_max, seconds=READ_SECONDS, first=QUEUES_READ)
+    more = len(found) == QUEUES_READ and queue_names(using=using, after=found[-1].queue, limit=1)
+    return Queues(found, bool(more))
 
 
 def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part], dict[str, QueueHistory]]:
@@ -110,8 +121,8 @@ def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part],
     return read_histories(read_now(using), length, part, using=using)
 
 
-def held_back(using: str, names: Sequence[str]) -> HeldBack:
-    """The jobs behind gates in the first QUEUES_MAX of these queues."""
+def held_back(using: str, names: Sequence[str], *, more: bool) -> HeldBack:
+    """The jobs behind gates in the first QUEUES_MAX of these queues; `more`: there are others."""
     most = count_max(len(names))
     with time_limit(READ_SECONDS, using=using) as limit:
         of_queues = count_held_back(names[:QUEUES_MAX], using, limit.check, most)
@@ -119,7 +130,7 @@ def held_back(using: str, names: Sequence[str]) -> HeldBack:
     for of_gates in of_queues.values():
         for gate, count in of_gates.items():
             found[gate] += count
-    capped = len(names) > QUEUES_MAX or any(most in of_gates.values() for of_gates in of_queues.values())
+    capped = more or len(names) > QUEUES_MAX or any(most in of_gates.values() for of_gates in of_queues.values())
     return HeldBack({gate: count for gate, count in found.items() if count}, capped)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from django.utils.html import format_html, format_html_join
@@ -60,6 +60,14 @@ def queue_table(
     most = count_max(len(stats))
     rows = [_queue(one, most, histories.get(one.queue), modes.get(one.queue), may, label) for one in ordered]
     return table_of((*_QUEUE, *(_AVERAGES if averages else _TIMES)), rows)
+
+
+def queue_notes(number: int, *, more: bool) -> Iterator[str]:
+    """What the table of so many queues leaves out; `more`: there are others, which were not counted."""
+    if more:
+        yield gettext("Only the first %(n)d queues by name are counted.") % {"n": number}
+    if number > QUEUES_SHOWN:
+        yield gettext("The %(n)d queues with the longest wait are shown.") % {"n": QUEUES_SHOWN}
 
 
 def _queue(

@@ -15,7 +15,7 @@ from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.ordering import KEY_GATE
 from jobqueue.stats.live import is_at_least
-from jobqueue.stats.queues import QUEUES_MAX, QueueStats
+from jobqueue.stats.queues import QueueStats
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -38,9 +38,11 @@ class Tile(NamedTuple):
     kind: str = ""
 
 
-def tiles(stats: Sequence[QueueStats] | None, held: HeldBack | None, workers: Workers | None) -> list[Tile]:
-    """Those of jobs, if they were read, and those of workers."""
-    found = [] if stats is None else _of_jobs(stats, workers)
+def tiles(
+    stats: Sequence[QueueStats] | None, held: HeldBack | None, workers: Workers | None, *, more: bool = False
+) -> list[Tile]:
+    """Those of jobs, if they were read, and those of workers. `more`: there are other queues."""
+    found = [] if stats is None else _of_jobs(stats, workers, more)
     if held is not None and held.by_gate:
         found.append(_of_held_back(held))
     if workers is not None:
@@ -48,34 +50,35 @@ def tiles(stats: Sequence[QueueStats] | None, held: HeldBack | None, workers: Wo
     return found
 
 
-def _of_jobs(stats: Sequence[QueueStats], workers: Workers | None) -> list[Tile]:
+def _of_jobs(stats: Sequence[QueueStats], workers: Workers | None, more: bool) -> list[Tile]:
     oldest = max((one.oldest_age_seconds for one in stats), default=0.0)
     dead = sum(one.dead_per_hour for one in stats)
     threads = workers.threads if workers else 0
     waits = gettext("oldest %(time)s") % {"time": span(oldest)} if oldest else ""
     of = gettext("of %(n)s threads") % {"n": number(threads)} if threads else ""
-    lately = gettext("%(n)s in the last hour") % {"n": number(dead)} if dead else ""
+    lately, kind = (gettext("%(n)s in the last hour") % {"n": number(dead)}, "bad") if dead else ("", "")
     return [
-        Tile(_("Ready"), _sum(stats, "ready"), waits, list_address("job", state="ready")),
-        Tile(_("Scheduled"), _sum(stats, "scheduled"), "", list_address("job", state="scheduled")),
-        *_of_held(stats),
-        Tile(_("Running"), _sum(stats, "running"), of, list_address("job", state="running")),
-        Tile(_("Failed"), _sum(stats, "failed"), lately, list_address("job", state="failed"), "bad" if dead else ""),
+        Tile(_("Ready"), _sum(stats, "ready", more), waits, list_address("job", state="ready")),
+        Tile(_("Scheduled"), _sum(stats, "scheduled", more), "", list_address("job", state="scheduled")),
+        *_of_held(stats, more),
+        Tile(_("Running"), _sum(stats, "running", more), of, list_address("job", state="running")),
+        Tile(_("Failed"), _sum(stats, "failed", more), lately, list_address("job", state="failed"), kind),
     ]
 
 
-def _of_held(stats: Sequence[QueueStats]) -> list[Tile]:
+def _of_held(stats: Sequence[QueueStats], more: bool) -> list[Tile]:
     """The jobs that wait for a person, if there are some."""
     if not any(one.held for one in stats):
         return []
-    return [Tile(_("Held"), _sum(stats, "held"), gettext("after crashes"), list_address("job", state="held"), "warn")]
+    held = _sum(stats, "held", more)
+    return [Tile(_("Held"), held, gettext("after crashes"), list_address("job", state="held"), "warn")]
 
 
-def _sum(stats: Sequence[QueueStats], name: str) -> str:
-    """The jobs of all queues, with "+" if there are more than are counted, or more queues than are read."""
+def _sum(stats: Sequence[QueueStats], name: str, more: bool) -> str:
+    """The jobs of all queues, with "+" if there are more than are counted, or `more` queues than are read."""
     most = count_max(len(stats))
-    more = len(stats) >= QUEUES_MAX or any(is_at_least(one, name, most) for one in stats)
-    return number(sum(getattr(one, name) for one in stats)) + ("+" if more else "")
+    capped = more or any(is_at_least(one, name, most) for one in stats)
+    return number(sum(getattr(one, name) for one in stats)) + ("+" if capped else "")
 
 
 def _of_held_back(held: HeldBack) -> Tile:

@@ -54,12 +54,16 @@ def apply(
         model_admin.log_verb(request, [(row_id, f"{name} (was {state})") for row_id, state in changed])
     said = [*(told(changed) if changed else ()), *_left(model_admin, name, refused, allowed)]
     if len(rows) > ACTION_MAX:
-        more = gettext("Only the first %(n)d were processed; repeat the action for the others.")
-        said.append(more % {"n": ACTION_MAX})
+        said.append(only_the_first())
     if not rows:
         said.append(gettext("Nothing was changed: the rows that you chose are no longer in this list."))
     if said:
         model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
+
+
+def only_the_first() -> str:
+    """What an action says if more than ACTION_MAX rows were chosen."""
+    return gettext("Only the first %(n)d were processed; repeat the action for the others.") % {"n": ACTION_MAX}
 
 
 def _left(model_admin: VerbAdmin, name: str, refused: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:

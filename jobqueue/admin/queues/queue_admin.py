@@ -22,11 +22,11 @@ from jobqueue.admin.queues.rows import breaker_cells, queue_cells, queue_page
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.flow.breaker_list import breaker_facts
-from jobqueue.flow.overview import QUEUES_MAX, QueueState, known_names, queue_states
+from jobqueue.flow.overview import QueueState, known_names, queue_states
 from jobqueue.models import FlowRule
 from jobqueue.stats.live import COUNTS
 
-QUEUES_SHOWN = 50
+QUEUES_SHOWN, BREAKERS_SHOWN = 50, 200
 SEARCH_CHARS = 64
 HEAD = (
     _("queue, task"),
@@ -80,20 +80,21 @@ class QueueAdmin(ReadOnlyAdmin):
             "is_searchable": len(known) > 1,
             "head": HEAD,
             "rows": [queue_cells(state, now, links=links) for state in states],
-            "notes": list(_notes(len(known), any(map(_is_capped, states)))),
+            "notes": list(_notes(any(map(_is_capped, states)))),
             "breaker_head": BREAKER_HEAD,
-            "breakers": self._breakers(request),
+            **self._breakers(request),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/jobqueue/queues.html", context)
 
-    def _breakers(self, request: HttpRequest) -> list[list[str]] | None:
-        """Their rows; None for those who may not see them."""
+    def _breakers(self, request: HttpRequest) -> dict[str, Any]:
+        """The first BREAKERS_SHOWN of them, and how many there are besides; None for those who may not see them."""
         if not request.user.has_perm("jobqueue.view_breakerstate"):
-            return None
+            return {"breakers": None}
         using = load().database
-        now = read_now(using)
-        return [breaker_cells(facts, now) for facts in breaker_facts(using=using)]
+        now, found = read_now(using), breaker_facts(using=using)
+        shown = [breaker_cells(facts, now) for facts in found[:BREAKERS_SHOWN]]
+        return {"breakers": shown, "more_breakers": len(found) - len(shown)}
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
         """The page of a queue, or of a task in it."""
@@ -130,8 +131,6 @@ def _is_capped(state: QueueState) -> bool:
     return any((getattr(state, name) or 0) >= rows.COUNT_MAX for name in COUNTS)
 
 
-def _notes(known: int, capped: bool) -> Any:
-    if known >= QUEUES_MAX:
-        yield gettext("Only the first %(n)d queues are listed.") % {"n": QUEUES_MAX}
+def _notes(capped: bool) -> Any:
     if capped:
         yield gettext("Counts stop at %(n)d.") % {"n": rows.COUNT_MAX}

@@ -103,15 +103,18 @@ def _last(rows: JobQuerySet, using: str) -> JobQuerySet:
     return vendor(using).force_index(rows.order_by("-priority", "-run_at", "-id"), INDEX)
 
 
-def queue_names(*, using: str, limit: int = NAMES_MAX) -> list[str]:
+def queue_names(*, using: str, limit: int = NAMES_MAX, after: str | None = None) -> list[str]:
     """The first `limit` queue names of the table in byte order, also those that only plain SQL used.
 
-    One statement, with one index seek per name.
+    `after`: only names behind this one, as the last one that was read. One statement, with one index seek per name.
     """
     connection = connections[using]
     table, column = map(connection.ops.quote_name, (Job._meta.db_table, "queue"))
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).distinct_sql(table, column, INDEX), [limit])
+        if after is None:
+            cursor.execute(vendor(using).distinct_sql(table, column, INDEX), [limit])
+        else:
+            cursor.execute(vendor(using).distinct_after_sql(table, column, INDEX), [after, limit])
         return [str(name) for (name,) in cursor.fetchall()]
 
 

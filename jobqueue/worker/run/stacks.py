@@ -107,7 +107,8 @@ class StackLooks:
             if room < 0:
                 break
             told.append(facts)
-        answer = {"answered": True, "places": told, "cut": len(told) < len(ordered)}
+        cut = len(told) < len(ordered) or len(running) > JOBS_MAX
+        answer = {"answered": True, "places": told, "cut": cut}
         return json.dumps(answer | {"unreachable": dict(self._unreachable())}).encode()
 
 
