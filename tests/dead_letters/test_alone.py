@@ -12,7 +12,8 @@ from jobqueue.exceptions import JobLost
 from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON
-from jobqueue.transitions import ack, alone, cancel, claim, discard, fail, fail_many, reap, retry
+from jobqueue.transitions import ack, cancel, claim, discard, fail, fail_many, reap, retry
+from jobqueue.transitions.alone import HeldBack, claim_alone
 from jobqueue.transitions.releasing import hold_many
 from tests.dead_letters.test_redrive import carry_out, dead, due_now
 from tests.factories import expire, job, make_in_state, make_job, state
@@ -221,8 +222,8 @@ class TestAJobThatMayNotStartNow:
         assert (run.state, run.redriven) == ("running", 0)
         assert why in run.reason
         assert state(job_id) == "CANCELED"
-        with pytest.raises(alone.HeldBack, match=f"job {job_id} may not start now"):
-            alone.claim_alone(job_id, worker="terminal")
+        with pytest.raises(HeldBack, match=f"job {job_id} may not start now"):
+            claim_alone(job_id, worker="terminal")
         assert state(job_id) == "CANCELED"
 
     def begins(self, job_id):
