@@ -72,7 +72,8 @@ class LockDialect:
     ) -> set[tuple[int, ...]]:
         """Those of `keys`, of which no row is committed, with which other transactions are inserting rows.
 
-        An INSERT would wait for them. By default none: the database does not tell.
+        An INSERT would wait for them. Ask before each INSERT, in its transaction: on PostgreSQL those who have asked
+        are told of each other. By default none: the database does not tell.
         """
         return set()
 

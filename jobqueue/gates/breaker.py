@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, cast
 
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.models import Exists, OuterRef, Q
 
 from jobqueue.conf import load
@@ -38,6 +38,8 @@ logger = logging.getLogger("jobqueue.worker")
 
 #: between the tries to lock the row of a breaker that others have locked
 LOCKED_SECONDS = (*PAUSES_SECONDS, 0.08, 0.16, 0.32)
+#: how long to wait for another transaction that is making the row; on MySQL and MariaDB it is a second
+_MAKING_SECONDS = 0.3
 
 
 class BreakerOpen(JobQueueError):
@@ -245,15 +247,12 @@ def locked_row(dependency: str, using: str, *, as_written: bool = False, waits: 
     for _ in tries(() if waits else LOCKED_SECONDS):
         before, row = time.monotonic(), cast(Any, rows.first())
         if row is None and not own.exists():
-            BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
+            _make(dependency, using, waits=waits)
             before, row = time.monotonic(), cast(Any, rows.first())
         if row is not None:
             break
     else:
-        raise DatabaseBusy(
-            f"another session keeps the row of the circuit breaker of {dependency} locked. Nothing was written; look "
-            "for a process that is frozen, or a transaction that does not end."
-        )
+        raise _busy(dependency)
     row.read_between = before, time.monotonic()
     # Instants ahead come from a clock that was set back: no failure would count before they have passed.
     row.since = None if row.since is not None and row.since > row.now else row.since
@@ -261,6 +260,25 @@ def locked_row(dependency: str, using: str, *, as_written: bool = False, waits: 
     if row.state != State.CLOSED and not as_written and is_over(row, row.now):
         row.state, row.by_hand, row.until, row.since = State.CLOSED, False, None, row.until
     return row
+
+
+def _make(dependency: str, using: str, *, waits: bool) -> None:
+    """Insert its row, unless another session does. Without `waits` that one is waited for a moment only."""
+    locks = vendor(using).locks
+    try:
+        with nullcontext() if waits else locks.brief_transaction(connections[using], _MAKING_SECONDS):
+            BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
+    except OperationalError as error:
+        if waits or not locks.is_lock_timeout(error):
+            raise
+        raise _busy(dependency) from error
+
+
+def _busy(dependency: str) -> DatabaseBusy:
+    return DatabaseBusy(
+        f"another session keeps the row of the circuit breaker of {dependency} locked. Nothing was written; look "
+        "for a process that is frozen, or a transaction that does not end."
+    )
 
 
 def _announce(dependency: str, row: BreakerState | None, using: str) -> None:

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, read_now
+from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Gate
 
@@ -122,7 +123,7 @@ def time_of(gate: Any, using: str) -> Any:
     return gate.now if time.monotonic() - gate.read_at <= _WAITED_SECONDS else read_now(using)
 
 
-def update_unlocked(rows: QuerySet[Gate], using: str, **changes: object) -> int:
+def update_unlocked(rows: QuerySet[Any], using: str, verb: Verb = "promote", /, **changes: object) -> int:
     """Update those of `rows` that no other transaction has locked; how many. A claim that has one writes what it knows.
 
     In a transaction of its own, or in the open one.
@@ -132,6 +133,6 @@ def update_unlocked(rows: QuerySet[Gate], using: str, **changes: object) -> int:
         with vendor(using).transaction(connections[using]):
             free = vendor(using).lock_rows(rows.order_by("pk"))
             ids = list(free.values_list("pk", flat=True))
-            return Gate.objects.using(using).filter(pk__in=ids).update(**changes) if ids else 0
+            return rows.model._base_manager.using(using).filter(pk__in=ids).update(**changes) if ids else 0
 
-    return retry_transient("promote", write, using=using)
+    return retry_transient(verb, write, using=using)

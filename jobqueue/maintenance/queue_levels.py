@@ -10,15 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from django.db import OperationalError, connections
+
 from jobqueue.conf import Settings
+from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.backlog import due_count
+from jobqueue.gates.unlocked import update_unlocked
 from jobqueue.gates.whole_queues import running
 from jobqueue.models import FlowRule
 
 #: between two looks of a worker, and between two steps of a queue, whichever worker takes them
 INTERVAL_SECONDS, STEP_SECONDS = 1.0, 2.0
+#: how long to wait for an operator's transaction that is making the row of a queue
+_MAKING_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ def _move(queue: str, least: int, most: int, trouble: bool, using: str) -> bool:
     rows = FlowRule.objects.using(using).filter(queue=queue, task="")
     rule = retry_transient("limit", rows.first, using=using)
     if rule is None:
-        make = partial(FlowRule.objects.using(using).bulk_create, [FlowRule(queue=queue)], ignore_conflicts=True)
-        retry_transient("limit", make, using=using)
+        if not retry_transient("limit", partial(_make, queue, using), using=using):
+            return False
         rule = FlowRule(queue=queue)
     if rule.sets_concurrency:
         return False
@@ -85,4 +91,18 @@ def _move(queue: str, least: int, most: int, trouble: bool, using: str) -> bool:
     mine = rows.filter(level=rule.level, updated_at__lte=UtcNowPlus(-STEP_SECONDS))
     if rule.level is None:
         mine = rows.filter(level=None)
-    return bool(retry_transient("limit", partial(mine.update, level=new, updated_at=UtcNow()), using=using))
+    # An operator's transaction may have it locked for long: the next look takes the step.
+    return bool(update_unlocked(mine, using, "limit", level=new, updated_at=UtcNow()))
+
+
+def _make(queue: str, using: str) -> bool:
+    """Insert the row of a queue, unless another session does; False if that one has not ended."""
+    locks = vendor(using).locks
+    try:
+        with locks.brief_transaction(connections[using], _MAKING_SECONDS):
+            FlowRule.objects.using(using).bulk_create([FlowRule(queue=queue)], ignore_conflicts=True)
+    except OperationalError as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        return False
+    return True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db import Error, IntegrityError, connections, transaction
+from django.db import Error, IntegrityError, OperationalError, connections
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
@@ -18,6 +19,9 @@ from jobqueue.schedules.deciding import Said, begin_anew, decide, set_next
 from jobqueue.schedules.definitions import digest_of, from_json
 
 logger = logging.getLogger("jobqueue.worker")
+
+#: how long to wait for a transaction, as that of an operator, that has given another schedule the same name
+_NAME_SECONDS = 0.3
 
 
 def adopt(number: int, using: str, said: Said) -> int:
@@ -55,11 +59,14 @@ def adopt_locked(row: Any, version: Any, using: str, said: Said) -> None:
 
 
 def insert(numbers: Sequence[int], using: str, said: Said) -> int:
-    """Put versions in force whose schedules do not exist; how many were made. All or none, if one cannot be made."""
+    """Put versions in force whose schedules do not exist; how many were made. All or none, if one cannot be made.
+
+    Raises DatabaseBusy if another transaction is inserting one of them, as that of an operator.
+    """
     with vendor(using).transaction(connections[using]):
         rows = [_new(version, using, said) for version in _versions(numbers, using)]
         try:
-            with transaction.atomic(using=using):
+            with taking_names(using):
                 Schedule.objects.using(using).bulk_create(rows)
         except IntegrityError:
             if len(rows) > 1:
@@ -68,6 +75,22 @@ def insert(numbers: Sequence[int], using: str, said: Said) -> int:
         for row in rows:
             said.append(partial(logger.info, "schedule %r: first tick at %s", row.name, row.next_at or "no time"))
         return len(rows)
+
+
+@contextmanager
+def taking_names(using: str) -> Iterator[None]:
+    """A savepoint in which schedules get names. Raises DatabaseBusy if another transaction is giving one of them."""
+    locks = vendor(using).locks
+    try:
+        with locks.brief_transaction(connections[using], _NAME_SECONDS):
+            yield
+    except OperationalError as error:
+        if not locks.is_lock_timeout(error):
+            raise
+        raise DatabaseBusy(
+            "another transaction has given a schedule the same name and has not come to its end. Nothing was written; "
+            "look for a process that is frozen, or a transaction that does not end."
+        ) from error
 
 
 def _new(version: Any, using: str, said: Said) -> Any:

@@ -13,12 +13,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, connections
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.models import Schedule, ScheduleVersion
-from jobqueue.schedules.adopting import adopt_locked, locked
+from jobqueue.schedules.adopting import adopt_locked, locked, taking_names
 from jobqueue.schedules.deciding import Said
 from jobqueue.schedules.definitions import FORMERLY
 
@@ -78,7 +78,7 @@ def take_over(one: Live, earlier: str, using: str, said: Said) -> int:
         row.name = one.name
         adopt_locked(row, version, using, said)
         try:
-            with transaction.atomic(using=using):
+            with taking_names(using):
                 row.save(using=using)
         except IntegrityError:
             return 0  # another worker has made it

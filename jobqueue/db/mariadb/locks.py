@@ -9,6 +9,7 @@ from django.core.exceptions import EmptyResultSet
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from jobqueue.db.callers_transaction import once_per_session
 from jobqueue.db.lock_dialect import M
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.locks import MySQLLocks
@@ -20,12 +21,15 @@ class MariaDBLocks(MySQLLocks):
 
     name = "MariaDB"
     least_lock_wait_seconds = 0.0
+    #: that of a lock timeout
+    nowait_error = 1205
 
     def being_inserted(
         self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]
     ) -> set[tuple[int, ...]]:
-        """Not asked: the error of NOWAIT is that of a lock timeout, for which a server may undo the transaction."""
-        return set()
+        """As on MySQL; not asked where the server undoes the whole transaction for a lock timeout, as it may be set."""
+        undoes = once_per_session(connection, "_jobqueue_undoes", lambda: self._rolled_back(connection))
+        return set() if undoes else super().being_inserted(connection, model, columns, keys)
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
         """Where the queryset joins, by key alone: there is no FOR UPDATE OF, and all would queue for a joined row."""

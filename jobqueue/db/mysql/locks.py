@@ -36,6 +36,8 @@ class MySQLLocks(LockDialect):
     name = "MySQL"
     #: the shortest lock wait timeout that the server accepts
     least_lock_wait_seconds = 1.0
+    #: the error of a statement with NOWAIT
+    nowait_error = 3572
 
     def lock_first(self, queryset: QuerySet[M], count: int, *, skip_locked: bool = True) -> list[M]:
         """Find without locks, then lock by key: a sort locks every row it reads, and few rows are often sorted."""
@@ -128,7 +130,7 @@ class MySQLLocks(LockDialect):
                     cursor.execute(f"SELECT 1 FROM {table} WHERE ({names}) IN ({values}) FOR UPDATE NOWAIT")
                     cursor.fetchall()
                 except OperationalError as error:
-                    if error_number(error) != 3572:
+                    if error_number(error) != self.nowait_error:
                         raise
                     return False
             return True

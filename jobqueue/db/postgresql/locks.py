@@ -10,7 +10,7 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.session import is_pooled, sqlstate
 from jobqueue.db.sockets import one_value
@@ -21,6 +21,8 @@ _SLICE_SECONDS = 5.0
 _CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3
+#: keys of one look: the server has room for some thousand locks of all sessions together
+_KEYS_MAX = 100
 
 
 class PostgreSQLLocks(LockDialect):
@@ -59,6 +61,21 @@ class PostgreSQLLocks(LockDialect):
             cursor.execute(f"{rows.deletions_sql} FOR SHARE")
             if cursor.fetchone() is None:
                 cursor.execute(f"{rows.no_deletion_sql} ON CONFLICT (id) DO NOTHING")
+
+    def being_inserted(
+        self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]
+    ) -> set[tuple[int, ...]]:
+        """The server does not tell. So whoever asks gets an advisory lock for each key, until its transaction ends.
+
+        Those whose lock another session has are being inserted. Of a long list the rest is not asked about.
+        """
+        numbers = {_number(f"{model._meta.db_table} {key}"): key for key in keys[:_KEYS_MAX]}
+        if not numbers:
+            return set()
+        wanted = "SELECT wanted.hash FROM unnest(%s::bigint[]) AS wanted (hash)"
+        with connection.cursor() as cursor:
+            cursor.execute(f"{wanted} WHERE NOT pg_try_advisory_xact_lock(wanted.hash)", [sorted(numbers)])
+            return {numbers[number] for (number,) in cursor.fetchall()}
 
     def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
