@@ -11,7 +11,7 @@ from tests.selection.shapes import shape
 
 
 def install(folder):
-    """Note each kind of statement in folder/seen, a line each; freeze at the first one that is in folder/wanted.
+    """Note each kind of statement in folder/seen, a line each; freeze at the first one that begins as folder/wanted.
 
     A kind is the thread and the statement's shape. The freeze makes the file folder/frozen.
     """
@@ -29,7 +29,7 @@ def install(folder):
                 if kind not in seen:
                     seen.add(kind)
                     _append(folder / "seen", kind)
-                if kind == wanted and _is_first(folder / "frozen"):
+                if wanted is not None and kind.startswith(wanted) and _is_first(folder / "frozen"):
                     os.killpg(0, signal.SIGSTOP)
             return found
 

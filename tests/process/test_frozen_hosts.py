@@ -1,10 +1,13 @@
 """A host that is paused within a transaction keeps nobody from working, whatever it has locked."""
 
 import json
+import time
 
 import pytest
 
-from tests.marks import committed
+from tests.app import tasks
+from tests.factories import state
+from tests.marks import committed, finding
 from tests.patience import wait_until
 from tests.process.party import ENVIRONMENT, Party
 from tests.settings import FULL, VENDOR
@@ -60,13 +63,23 @@ class Walk:
             healthy = self.start(names)
             two = Party(names[1])
             two.ends()
-            if VENDOR == "mysql":
-                # It ends no session that idles in a transaction: docs/howto/limits.md says what waits for it.
-                frozen.end()
             one.ends()
             healthy.end()
         frozen.end()
         return reached
+
+
+@finding("F1")
+def test_a_queue_with_a_limit_whose_claim_is_frozen_is_served_by_another_host(worker, tmp_path):
+    (tmp_path / "wanted").write_text("MainThread: UPDATE job_queue")
+    environment = {"JOBQUEUE_TEST_QUEUES": '{"q": {"CONCURRENCY": 5}}'}
+    job = tasks.add.using(queue_name="q").enqueue(1, 2)
+    worker("--concurrency", 1, JOBQUEUE_TEST_FREEZE=str(tmp_path), **environment)
+    wait_until((tmp_path / "frozen").exists, what="the freeze")
+    frozen_at = time.monotonic()
+    worker("--concurrency", 1, **environment)
+    wait_until(lambda: state(job.id) == "DONE", what="the end of the job")
+    print(f"it has ended {time.monotonic() - frozen_at:.1f} s after the freeze")
 
 
 def test_others_go_on_beside_a_host_that_is_frozen_behind_a_statement_of_a_transaction(worker, tmp_path):

@@ -214,7 +214,6 @@ def test_a_gate_that_a_transaction_keeps_locked_stops_no_other_gate():
 
 
 @finding("F1")
-@pytest.mark.skipif(VENDOR == "mysql", reason="MySQL has no limit for idle transactions")
 class TestTheServerEndsASession:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):

@@ -20,6 +20,7 @@ from jobqueue.db.dialect import Dialect, ErrorKind, Problem, Q
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
+from jobqueue.db.mysql.idle_limit import limit_in_transactions
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.read_limit import limit_by_variables
 from jobqueue.db.mysql.server import (
@@ -190,6 +191,10 @@ class MySQL(Dialect):
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
         return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
+
+    def limit_idle_transactions(self, connection: BaseDatabaseWrapper, seconds: float) -> None:
+        """wait_timeout, in whole seconds, while a transaction is open."""
+        limit_in_transactions(connection, seconds)
 
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:

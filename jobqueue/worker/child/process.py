@@ -121,7 +121,6 @@ def _refuse(modules: list[str], slot: ProcessSlot) -> int:
 
 
 def _work(options: Options, index: int, scoreboard: Scoreboard, watchdog: Watchdog) -> Exit:
-    limit_idle_transactions(options.database)
     name = options.child_name(index, scoreboard.slots[index].generation)
     try:
         child = Child(options, index, scoreboard)
@@ -199,6 +198,8 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
                     heartbeat_seconds=options.heartbeat_seconds,
                     using=options.database,
                 )
+                # Now: receivers of worker_started, which are code of the project, have been called.
+                limit_idle_transactions(options.database)
                 _announce(options, name)
             return None
         except (Error, DatabaseBusy) as error:
