@@ -54,7 +54,7 @@ def test_a_select_is_compiled_once_and_its_rows_are_converted_as_by_the_orm():
 
 
 def test_an_update_and_a_delete_are_compiled_without_being_run():
-    job = Job.objects.create(queue="mail", payload={})
+    job = Job.objects.create(queue="mail", payload={}, priority=1)
     rows = Job.objects.filter(pk=job.pk)
     query = rows.query.chain(UpdateQuery)
     query.add_update_values({"priority": F("priority") + 1})
@@ -63,7 +63,7 @@ def test_an_update_and_a_delete_are_compiled_without_being_run():
     assert sql.startswith("UPDATE")
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-    assert rows.get().priority == job.priority + 1
+    assert rows.get().priority == 2
     sql, params = rows.query.chain(DeleteQuery).get_compiler(connection.alias).as_sql()
     assert sql.startswith("DELETE")
     with connection.cursor() as cursor:
@@ -120,6 +120,17 @@ def test_the_transaction_around_a_test_case_is_known():
     assert connection.atomic_blocks[-1]._from_testcase
     with transaction.atomic():
         assert not connection.atomic_blocks[-1]._from_testcase
+
+
+@committed
+@pytest.mark.skipif(VENDOR == "sqlite", reason="its transactions begin with a statement of their own")
+def test_a_transaction_is_begun_and_ended_by_one_method_that_can_be_replaced(monkeypatch):
+    connection.ensure_connection()
+    seen, plain = [], connection._set_autocommit
+    monkeypatch.setattr(connection, "_set_autocommit", lambda on: (seen.append(on), plain(on)))
+    with transaction.atomic():
+        Job.objects.exists()
+    assert seen == [False, True]
 
 
 @committed
