@@ -17,7 +17,7 @@ pytestmark = committed
 
 @pytest.fixture
 def claimer():
-    return Claimer("w", "default")
+    return Claimer("w", "default", hand_over=True)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def small_passes(monkeypatch):
 
 
 def take(claimer, limit=4):
-    return [lease.job_id for lease in claimer.claim("q", limit, lease_seconds=60, hand_over=True)]
+    return [lease.job_id for lease in claimer.claim("q", limit, lease_seconds=60)]
 
 
 def take_first(claimer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from django.db import Error
@@ -72,8 +72,9 @@ def claim(
 class Claimer:
     """claim() for a process that claims again and again: it remembers how far it has come in each queue."""
 
-    def __init__(self, worker: str, using: str) -> None:
-        self._worker, self._using = check_worker(worker), using
+    def __init__(self, worker: str, using: str, *, hand_over: bool = False) -> None:
+        """`hand_over`: its claims return what they find before they pass over others, which may take seconds."""
+        self._worker, self._using, self._hand_over = check_worker(worker), using, hand_over
         self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
         self._gated = GatedQueues(using)
         #: the subjects behind whose gates the last claim has put jobs
@@ -82,70 +83,70 @@ class Claimer:
         self.more = False
 
     def claim(
-        self,
-        queue: str,
-        limit: int,
-        *,
-        lease_seconds: float,
-        head: Head | None = None,
-        paced_max: int | None = None,
-        hand_over: bool = False,
+        self, queue: str, limit: int, *, lease_seconds: float, head: Head | None = None, paced_max: int | None = None
     ) -> list[Lease]:
         """As claim(), with limits to what it may miss for a short time.
 
         A batch may pass over jobs that came back with an earlier run_at, for a second, and over higher priorities that
         held only delayed jobs, for a tenth of one. `head` saves the seek for the highest priority; if no other one had
         jobs lately, others may be left out. `paced_max`: at most so many jobs with a rate, which must start at once.
-        `hand_over`: return what is found before jobs that may not start are passed over, which may take seconds.
         """
         refuse_open_transaction(self._using, "claim")
-        leases, busy, begun = list[Lease](), set[int](), time.monotonic()
-        self.more, self.closed = False, set()
+        remember, look, begun, self.more = limit >= CURSOR_BATCH, limit, time.monotonic(), False
+        leases, self.closed, busy = list[Lease](), set[int](), set[int]()
         if self._is_shut(queue):
             return []
         try:
-            for taken in self._passes(queue, limit, lease_seconds, head, paced_max, hand_over):
+            for _ in range(PASSES_MAX):
+                paced, wanted = _left(paced_max, leases), limit - len(leases)
+                request = self._request(queue, wanted, look, lease_seconds, head, remember, paced)
+                take = update_returning if request.in_one else select_then_update
+                try:
+                    taken = retry_transient("claim", partial(take, request), using=self._using)
+                except (Error, DatabaseBusy, GateMissing) as error:
+                    if leases:
+                        break
+                    if not isinstance(error, GateMissing):
+                        raise
+                    make_room(queue, self._using)
+                    continue
                 self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
                 busy |= {*taken.unwritten}
                 leases += taken.leases
+                self._learn(request, taken, remember)
+                self._end_late(request, taken)
+                if not self._goes_on(request, taken, leases, look, limit, begun):
+                    break
+                head, look = None, self._next_look(taken, look, limit - len(leases), limit)
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
             gates_closed(self.closed, using=self._using, unwritten=busy)
         return leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(leases)
 
-    def _passes(
-        self, queue: str, limit: int, seconds: float, head: Head | None, paced_max: int | None, hand_over: bool
-    ) -> Iterator[Taken]:
-        """What one pass after another has brought, up to `limit` leases. Sets `more`."""
-        remember, look, most, begun = limit >= CURSOR_BATCH, limit, max(limit, EXPIRED_BATCH), time.monotonic()
-        count = 0
-        for _ in range(PASSES_MAX):
-            paced = None if paced_max is None else max(0, paced_max - count)
-            request = self._request(queue, limit - count, look, seconds, head, remember, paced)
-            take = update_returning if request.in_one else select_then_update
-            try:
-                taken = retry_transient("claim", partial(take, request), using=self._using)
-            except (Error, DatabaseBusy, GateMissing) as error:
-                if count:
-                    return
-                if not isinstance(error, GateMissing):
-                    raise
-                make_room(queue, self._using)
-                continue
-            count += len(taken.leases)
-            yield taken
-            self._learn(request, taken, remember)
-            self._end_late(request, taken)
-            self.more = count < limit and _has_more(request, taken, count)
-            # Not after a small pass: where each takes long, thousands of them would. And one that came back short has
-            # seen all: the next one finds nothing, and says so.
-            is_late = len(taken.rows) >= look == most and time.monotonic() - begun >= PASSES_SECONDS
-            if not self.more or (hand_over and (count or is_late)):
-                return
-            head = None
-            if not (hand_over and taken.passed):
-                # Else the same ones are looked at again, and checked: the first of them may start.
-                look = _next_look(taken, limit - count, most)
+    def _goes_on(
+        self, request: Request, taken: Taken, leases: Sequence[Lease], look: int, limit: int, begun: float
+    ) -> bool:
+        """Whether a claim that began then makes another pass; sets `more`."""
+        self.more = len(leases) < limit and _has_more(request, taken, leases)
+        if not self._hand_over:
+            return self.more
+        # Not after a small pass: where each takes long, thousands of them would. And one that came back short has seen
+        # all: the next one finds nothing, and says so.
+        is_large = len(taken.rows) >= look == max(limit, EXPIRED_BATCH)
+        is_late = is_large and time.monotonic() - begun >= PASSES_SECONDS
+        return self.more and not leases and not is_late
+
+    def _next_look(self, taken: Taken, look: int, wanted: int, limit: int) -> int:
+        """How many jobs the next pass looks at: where some could not start, one and a half times as many as it wants.
+
+        A claim that hands over looks at the same ones again if they were left alone: they are checked now.
+        """
+        if self._hand_over and taken.passed:
+            return look
+        most = max(limit, EXPIRED_BATCH)
+        if taken.late or taken.passed or not taken.leases:
+            return most
+        return min(most, wanted + wanted * len(taken.rows) * 3 // (2 * len(taken.leases)))
 
     def _still_startable(self, leases: list[Lease]) -> list[Lease]:
         """Release those that were paused while their claim waited, as for a lock; returns the others."""
@@ -243,17 +244,14 @@ class Claimer:
             self._cursors.keep(request.queue, moved)
 
 
-def _has_more(request: Request, taken: Taken, count: int) -> bool:
+def _left(most: int | None, leases: Sequence[Lease]) -> int | None:
+    return None if most is None else max(0, most - len(leases))
+
+
+def _has_more(request: Request, taken: Taken, leases: Sequence[Lease]) -> bool:
     """Whether there may be jobs behind those that this pass has looked at and that could not start."""
-    passed = taken.passed or (request.in_one and request.excluded and not count)
+    passed = taken.passed or (request.in_one and request.excluded and not leases)
     return bool(taken.late or taken.blocked or passed) and not taken.shut_seconds
-
-
-def _next_look(taken: Taken, wanted: int, most: int) -> int:
-    """How many jobs the next pass looks at: where some could not start, as many as bring `wanted`, and half as many."""
-    if taken.late or taken.passed or not taken.leases:
-        return most
-    return min(most, wanted + wanted * len(taken.rows) * 3 // (2 * len(taken.leases)))
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:

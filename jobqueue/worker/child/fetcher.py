@@ -58,7 +58,7 @@ class Fetcher:
     def __init__(self, child: Child, settler: Settler) -> None:
         self._child, self._options, self._using = child, child.options, child.using
         self._pool, self._settler, self._turn = child.pool, settler, child.turn
-        self._claimer = Claimer(child.name, child.using)
+        self._claimer = Claimer(child.name, child.using, hand_over=True)
         self._demand = Demand()
         self.opened = OpenedJobs()
         self._unknown = UnknownTasks()
@@ -102,7 +102,8 @@ class Fetcher:
                 if most <= 0 or self._unknown.leaves(head.queue):
                     self._met = True
                     continue
-                self._add_to(found, head, most, again=bool(opened))
+                taken = self._claim_from(head, most, found.room, found.places)
+                self._count(found, head, most, taken, again=bool(opened))
             self.empty = not self._met and not limited
             self.outage.over()
             concurrency.claimed(found.claimed, found.asked)
@@ -113,9 +114,8 @@ class Fetcher:
         self._note(found.claimed, found.asked)
         return found.claimed
 
-    def _add_to(self, found: Round, head: Head, most: int, *, again: bool) -> None:
-        """Claim up to `most` jobs of a queue. `again`: opened jobs that the claim has left are asked for once more."""
-        taken = self._claim_from(head, most, found.room, found.places)
+    def _count(self, found: Round, head: Head, most: int, taken: Accepted, *, again: bool) -> None:
+        """Note a claim of up to `most` jobs. `again`: opened jobs that it has left are asked for once more."""
         # Of a queue in which it has left some it was asked for no more than it has found.
         found.add(taken, taken.kept if self._claimer.more else most)
         if self._claimer.more:
@@ -227,9 +227,7 @@ class Fetcher:
         # A job with a rate that waited for a thread would start late, and perhaps together with many others.
         paced_max = max(0, self._pool.allowed - self._pool.in_threads) + places
         with self._turn:
-            leases = self._claimer.claim(
-                queue, most, lease_seconds=lease_seconds, head=head, paced_max=paced_max, hand_over=True
-            )
+            leases = self._claimer.claim(queue, most, lease_seconds=lease_seconds, head=head, paced_max=paced_max)
         if leases:
             ms = 1000 * (time.monotonic() - claimed_at)
             logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)

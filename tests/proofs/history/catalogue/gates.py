@@ -92,9 +92,9 @@ GATES = [
     mutant(
         "a worker's claim keeps what it has found until it has passed over the jobs in front of others",
         "transitions/claiming/claimer.py",
-        "Claimer._passes",
-        "if not self.more or (hand_over and (count or is_late)):",
-        "if not self.more:",
+        "Claimer._goes_on",
+        "return self.more and not leases and not is_late",
+        "return self.more",
         "tests/gates/test_passing_over.py",
     ),
     mutant(
