@@ -15,7 +15,7 @@ from jobqueue.ordering import SCHEDULED
 from jobqueue.payload import JSON
 
 #: jobs that are looked at for due times in the zone of a session, and those that the evidence names
-NEWEST_MAX, SHOWN = 1000, 10
+NEWEST_MAX, SHOWN = 500, 10
 
 
 def clock_skew(using: str) -> Iterator[Finding]:

@@ -214,7 +214,7 @@ def test_a_redis_that_is_away_leaves_polling_and_comes_back(worker, redis_server
     memories.reset()
     job_id = tasks.add.using(queue_name="other").enqueue(1, 2).id
     runs_at_once(job_id)
-    rare.prints("are received again")
+    rare.prints("wake-up subscription restored")
     group.prints("cannot be received")
     assert group.text().count("cannot be received") == 1
 

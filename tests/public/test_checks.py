@@ -282,6 +282,7 @@ def test_no_database_is_touched_unless_it_is_asked_for(databases):
     assert checks.check_database(databases=databases) == []
 
 
+@pytest.mark.django_db
 def test_e010_a_database_that_cannot_hold_the_queue(monkeypatch):
     monkeypatch.setattr(checks, "vendor", lambda alias: Dialect())
     (found,) = wrong()
