@@ -12,8 +12,9 @@ from jobqueue.gates.rules import rules
 from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.models import Job, Worker
 
-#: limited queues that are looked at, leases of each, and workers whose names are known
-QUEUES_MAX, LEASES_MAX, WORKERS_MAX = 1000, 100_000, 100_000
+#: limited queues that are looked at, leases of each (for more, PostgreSQL may read and sort all jobs), and workers
+#: whose names are known
+QUEUES_MAX, LEASES_MAX, WORKERS_MAX = 1000, 1000, 100_000
 #: claimers that are named, and jobs of each
 SHOWN = 10
 
