@@ -56,7 +56,7 @@ class Alarm:
 
     @property
     def names(self) -> str:
-        """What it is about, as text."""
+        """The names in `about`, separated by commas; "..." follows if there are more."""
         return ", ".join(self.about) + (", ..." if len(self.about) < self.value and self.about else "")
 
 

@@ -1,4 +1,4 @@
-"""What a command says after it has waited for a lock in vain: who holds it."""
+"""Names the holder of a lock for which a command has waited too long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobqueue.masking import mask_text
 
 
 def tell_waits(using: str, err: OutputWrapper, error: Exception) -> None:
-    """Write the waits for locks that go on, if `error` may be the end of one."""
+    """Write the current lock waits to `err` if `error` may have come from one."""
     waited = isinstance(error, DatabaseBusy | StatementTimeout)
     if not waited and not (isinstance(error, Error) and fault_vendor(using).waited_too_long(error)):
         return

@@ -60,7 +60,7 @@ def _reason(queue: str) -> str:
         return text
     return (
         f"{text}. This call was made before Django was ready, probably by an AppConfig.ready(), which migrate runs, "
-        "too, before it makes the tables: do it elsewhere."
+        "too, before it makes the tables. Enqueue in a command or a schedule instead."
     )
 
 

@@ -45,14 +45,14 @@ class Diagnostics:
     def row_holders(
         self, connection: BaseDatabaseWrapper, rows: Mapping[str, tuple[str, Sequence[int | str]]], seconds: float
     ) -> list[RowHolder]:
-        """Who keeps some of these rows locked, in transactions that are older than that; the oldest first.
+        """The sessions that hold locks on some of these rows in transactions older than `seconds`, the oldest first.
 
-        `rows`: by table, the first column of its primary key, and values of that. [] where the server does not tell.
+        `rows` maps a table to the first column of its primary key and values of it. [] if the server does not tell.
         """
         return []
 
     def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
-        """Who keeps some of these tables locked as a whole, so that nobody else can read them."""
+        """The sessions that have locked one of these whole tables against readers. [] if the server does not tell."""
         return []
 
     def deadlocks(self, connection: BaseDatabaseWrapper) -> int:

@@ -20,9 +20,9 @@ from jobqueue.payload import JSON
 
 #: shorter waits are usual: two verbs of one job follow each other
 WAIT_SECONDS = 1.0
-#: a transaction that does nothing for longer, while due jobs do not start, is told
+#: an idle transaction is reported after this time if due jobs do not start; how many are reported
 FORGOTTEN_SECONDS, FORGOTTEN_MAX = 10.0, 3
-#: transactions that are looked at for that: those of other programs may be older
+#: old transactions that are checked for locks: those of other programs may be older than the one that matters
 OLD_MAX = 100
 
 
@@ -65,7 +65,7 @@ def locked_tables(using: str) -> list[Explanation]:
 
 
 def waits_in_words(using: str) -> list[Explanation]:
-    """row_lock as row_locks() and locked_tables() find it, for those who have waited in vain; [] after any error."""
+    """The findings of row_locks() and locked_tables(), for an error message; [] if they cannot be read."""
     try:
         found = row_locks(using)
         return found + [one for one in locked_tables(using) if one not in found]

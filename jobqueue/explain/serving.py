@@ -140,7 +140,7 @@ def _busy(place: Place, found: Serving) -> Explanation:
 
 
 def beside_locks(busy: Explanation) -> Explanation:
-    """workers_busy where row_lock is told, too: more workers would not help."""
+    """Replace the advice of workers_busy beside a row_lock: more workers would not help."""
     step = gettext("End the wait of row_lock first: more workers would wait, too, or pass over the same rows.")
     return replace(busy, next_step=step)
 

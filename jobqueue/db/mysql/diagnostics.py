@@ -46,9 +46,9 @@ LEFT JOIN performance_schema.events_transactions_current bx
   ON bx.thread_id = w.blocking_thread_id AND bx.state = 'ACTIVE'
 ORDER BY 4 DESC LIMIT %s
 """
-# Who keeps a table or a name of GET_LOCK from whom: the others let many sessions in.
+# Modes that exclude other sessions from a table or a name of GET_LOCK; the other modes are shared.
 _ALONE = "'EXCLUSIVE', 'SHARED_NO_READ_WRITE', 'SHARED_NO_WRITE', 'SHARED_READ_ONLY', 'SHARED'"
-# Of a table: nobody else reads it.
+# Modes that exclude readers from a table.
 _KEEP_OUT = "'EXCLUSIVE', 'SHARED_NO_READ_WRITE'"
 _METADATA_WAITS = f"""
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ p.object_type, p.object_schema = DATABASE(), p.object_schema, p.object_name,

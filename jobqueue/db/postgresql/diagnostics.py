@@ -42,7 +42,7 @@ CROSS JOIN LATERAL unnest(pg_blocking_pids(a.pid)) AS x(pid) LEFT JOIN pg_stat_a
 WHERE a.wait_event_type = 'Lock' AND a.datname = current_database()
 ORDER BY 4 DESC LIMIT %s
 """
-# Whoever locks a row or writes it again leaves the number of its transaction, or savepoint, in xmax.
+# A transaction that locks or updates a row writes its number, or that of its savepoint, into xmax.
 _HOLDERS = """
 SELECT %s::text, g.{column}::text, a.pid, extract(epoch FROM clock_timestamp() - a.xact_start), a.query,
   a.state <> 'active'
