@@ -202,8 +202,15 @@ def test_a_result_that_cannot_be_stored_is_failed_at_once_after_one_effect(drain
     assert [line[0] for line in drained.lines if line[2] == str(found.pk)] == ["effect"]
 
 
-def test_an_open_transaction_of_one_job_does_not_reach_the_next(drained):
-    assert drained.states(drained.left_open, *drained.good) == {"DONE"}
+def test_an_open_transaction_of_one_job_does_not_reach_the_next(drained, vendor_name):
+    assert drained.states(*drained.good) == {"DONE"}
+    left_open = drained.jobs[drained.left_open]
+    if vendor_name == "postgres":
+        # Only there does a SELECT without a table begin a transaction, and a job that returns within one has failed.
+        assert left_open.status != Job.Status.DONE
+        assert "TransactionLeftOpen" in left_open.last_error
+    else:
+        assert left_open.status == Job.Status.DONE
 
 
 def test_a_coroutine_is_run(drained):
