@@ -20,6 +20,17 @@ def test_there_are_ten_wishes():
     assert len(WISHES) == 10
 
 
+def test_each_question_of_a_review_names_tests_that_exist():
+    def offenders():
+        for question, *_, tests in table(PAGES / "review.md", "Thirteen questions for a review"):
+            named = [text for text in code(tests) if text.endswith(".py")]
+            if not named:
+                yield f"{question}: no tests"
+            yield from (f"{question}: {path} does not exist" for path in named if not (ROOT / "tests" / path).exists())
+
+    none_of(offenders())
+
+
 def test_each_wish_names_few_files_that_exist():
     def offenders():
         for wish, files in WISHES:
