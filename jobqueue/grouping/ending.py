@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 from django.db.models import BigIntegerField, Count, F, IntegerField, QuerySet
 from django.db.models.lookups import Exact
 
@@ -25,7 +25,7 @@ from jobqueue.db.expressions import AnyOf, Keys, Slot, Unindexed
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping.callbacks import jobs_of, with_jobs
-from jobqueue.grouping.nodes import parents_again
+from jobqueue.grouping.nodes import newest, parents_again
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.producer.enqueueing import add_unlimited
 from jobqueue.signals import group_ended
@@ -93,14 +93,8 @@ def end_if_last(group_id: int, using: str) -> bool:
 
 def _any_outstanding(group_id: int, using: str) -> bool:
     """Whether a member is outstanding, or may be: one that is locked. Reads the newest rows, in any snapshot."""
-    locks = vendor(using).locks
-    try:
-        with transaction.atomic(using=using):
-            return bool(locks.lock_own(outstanding(group_id, using), skip_locked=False, nowait=True)[:1])
-    except Error as error:
-        if not locks.is_lock_timeout(error):
-            raise
-        return True
+    rows = outstanding(group_id, using)
+    return newest(rows[:1], using, in_doubt=rows) != []
 
 
 def _end(group: JobGroup, using: str) -> bool:

@@ -9,11 +9,13 @@ locked first: so who waits for one of them keeps no parent of another node, for 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from django.db import Error, transaction
-from django.db.models import Case, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models import Case, F, Model, OuterRef, QuerySet, Subquery, Value, When
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
@@ -24,11 +26,14 @@ from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import SCHEDULED
 
+M = TypeVar("M", bound=Model)
 State = GroupMember.State
 IfFailed = JobGroup.IfFailed
 _INDEX = "ix_group_child"
 #: pairs of one UPDATE
 _PORTION = 5000
+#: waits for locks that a commit is just releasing; whoever else holds them that long costs the end a sweep
+_PAUSES_MS = (1, 2, 4, 8, 16, 32, 64)
 _COLUMNS = ("pk", "queue", "task", "ordering_key", "options", "status", "gate")
 
 
@@ -110,7 +115,7 @@ def behind_canceled(group_id: int, nodes: Collection[int], most: int, using: str
     jobs = {pk: job for pk, job in jobs.items() if job.gate == PARENTS_GATE}
     rows = GroupParent.objects.using(using).filter(child_id__in=sorted(jobs)).order_by("child_id", "state", "pk")
     now = defaultdict(list)
-    for row in _newest(rows, using) or ():
+    for row in newest(vendor(using).force_index(rows, _INDEX), using) or ():
         now[row.child_id].append((row.parent_id, row.state))
     sure: dict[int, Job] = {}
     for node in found:
@@ -123,16 +128,25 @@ def _all_ended(parents: Iterable[tuple[int, int]], canceled: Collection[int]) ->
     return all(state != State.OUTSTANDING or parent in canceled for parent, state in parents)
 
 
-def _newest(rows: QuerySet[GroupParent], using: str) -> list[GroupParent] | None:
-    """The rows, locked: a snapshot may be older than the ends. None if another transaction has locked one."""
+def newest(rows: QuerySet[M], using: str, in_doubt: QuerySet[Any] | None = None) -> list[M] | None:
+    """The rows, locked: a snapshot may be older than the ends. None if another transaction has locked one.
+
+    InnoDB releases the locks of a commit one after the other, the latest first: who has waited for the row of the group
+    or of the node may still meet those of members whose ends are committed. `in_doubt` are the rows that a plain read
+    shows while they are not; if it shows none, the rows are read again until the locks are gone.
+    """
     locks = vendor(using).locks
-    try:
-        with transaction.atomic(using=using):
-            return list(locks.lock_own(vendor(using).force_index(rows, _INDEX), skip_locked=False, nowait=True))
-    except Error as error:
-        if not locks.is_lock_timeout(error):
-            raise
-        return None
+    for pause_ms in _PAUSES_MS:
+        try:
+            with transaction.atomic(using=using):
+                return list(locks.lock_own(rows, skip_locked=False, nowait=True))
+        except Error as error:
+            if not locks.is_lock_timeout(error):
+                raise
+        if in_doubt is None or in_doubt.values_list("pk")[:1]:
+            break
+        time.sleep(pause_ms / 1000)
+    return None
 
 
 def _lock_free(nodes: Collection[int], using: str) -> list[Job]:
@@ -157,14 +171,15 @@ def _states_of_parents(nodes: Sequence[int], using: str) -> dict[int, set[int]]:
     """By node, the states of its parents; one that another transaction has locked is OUTSTANDING, or may be."""
     rows = GroupParent.objects.using(using).filter(child_id__in=nodes).order_by("child_id", "state", "pk")
     found: dict[int, set[int]] = {node: set() for node in nodes}
-    newest = _newest(rows, using)
-    if newest is None:
+    in_doubt = outstanding_parents(nodes[0], using) if len(nodes) == 1 else None
+    locked = newest(vendor(using).force_index(rows, _INDEX), using, in_doubt)
+    if locked is None:
         if len(nodes) == 1:
             return {nodes[0]: {State.OUTSTANDING}}
         # Only those that are locked.
         for node in nodes:
             found |= _states_of_parents([node], using)
-    for row in newest or ():
+    for row in locked or ():
         found[row.child_id].add(row.state)
     return found
 

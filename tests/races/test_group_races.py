@@ -47,7 +47,7 @@ def test_of_acks_at_the_same_time_one_ends_the_group():
     for _ in range(ROUNDS):
         Job.objects.all().delete()
         number, leases = made(6)
-        all_at_once([partial(ack, lease) for lease in leases])
+        assert all_at_once([partial(ack, lease) for lease in leases]) == [None] * 6
         check_ended(number)
 
 
@@ -55,7 +55,7 @@ def test_of_batches_at_the_same_time_one_ends_the_group():
     for _ in range(ROUNDS):
         Job.objects.all().delete()
         number, leases = made(12)
-        all_at_once([partial(ack_many, leases[start::4]) for start in range(4)])
+        assert all_at_once([partial(ack_many, leases[start::4]) for start in range(4)]) == [[]] * 4
         check_ended(number)
 
 

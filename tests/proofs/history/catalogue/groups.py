@@ -242,6 +242,15 @@ GROUPS = [
         "tests/groups/test_groups.py",
     ),
     mutant(
+        "locks that a commit has not released yet count as members that have not ended",
+        "grouping/nodes.py",
+        "newest",
+        "if in_doubt is None or in_doubt",
+        "if in_doubt is not None or in_doubt",
+        "tests/races/test_slow_commits.py",
+        database="mysql",
+    ),
+    mutant(
         "no other transaction is made to look for the end of a group",
         "grouping/ending.py",
         "_free",
