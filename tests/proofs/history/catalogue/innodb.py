@@ -156,7 +156,7 @@ MYSQL = [
     ),
     mutant(
         "a stricter limit that the session has is lifted",
-        "db/mysql/read_limit.py",
+        "db/mysql/session.py",
         "limit_by_variables",
         "min(before[name], limit) if before[name] else limit",
         "limit",
