@@ -29,7 +29,7 @@ TEMPLATES = {
     # Of tables of other packages, which have no models here.
     "schedules/importing/rows.py",
     # What the server does to a session, for tests of users.
-    "testing/simulated.py",
+    "testing/injecting.py",
 }
 
 MODELS = list(apps.get_app_config("jobqueue").get_models())

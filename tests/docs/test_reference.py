@@ -28,7 +28,7 @@ from jobqueue.management.commands.jobs import SUBCOMMANDS
 from jobqueue.metrics.families import families
 from jobqueue.metrics.figures import Figures
 from jobqueue.models import Job
-from jobqueue.testing.simulated import KINDS
+from jobqueue.testing.injecting import KINDS
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, table
