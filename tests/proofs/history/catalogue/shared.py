@@ -115,7 +115,7 @@ IDEMPOTENCY = [
 OUTBOX = [
     mutant(
         "a relay moves its cursor only behind events that it finds",
-        "outbox/poll_ranges.py",
+        "outbox/claiming.py",
         "_NewEvents.lanes",
         "self._read_to.append((now, last))",
         "self._read_to.append((now, max(self._seen, default=0)))",
@@ -123,7 +123,7 @@ OUTBOX = [
     ),
     mutant(
         "a relay moves its cursor past events that may be committed late",
-        "outbox/poll_ranges.py",
+        "outbox/claiming.py",
         "_LATE_SECONDS",
         "2.0",
         "0.0",
