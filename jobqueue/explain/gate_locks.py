@@ -9,7 +9,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.lock_facts import RowHolder
+from jobqueue.db.diagnostics import RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.reading import Place, ReadJob

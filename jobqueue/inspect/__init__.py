@@ -6,7 +6,7 @@ in the package imports it.
 
 from __future__ import annotations
 
-from jobqueue.db.lock_facts import HeldLock, LockKind
+from jobqueue.db.diagnostics import HeldLock, LockKind
 from jobqueue.inspect.footprint import Footprint, assert_locks_at_most, lock_footprint
 
 __all__ = ["Footprint", "HeldLock", "LockKind", "assert_locks_at_most", "lock_footprint"]

@@ -9,7 +9,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.lock_facts import HeldLock
+from jobqueue.db.diagnostics import HeldLock
 from jobqueue.exceptions import InvalidValue, TransactionRequired
 from jobqueue.inspect import svg
 from jobqueue.inspect.lock_set import LockSet, counts

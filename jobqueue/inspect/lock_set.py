@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 
-from jobqueue.db.lock_facts import HeldLock, HeldLocks, LockKind
+from jobqueue.db.diagnostics import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue
 from jobqueue.payload import JSON
 

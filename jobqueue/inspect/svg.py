@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 
-from jobqueue.db.lock_facts import HeldLock, LockKind
+from jobqueue.db.diagnostics import HeldLock, LockKind
 from jobqueue.inspect.lock_set import GAP_KINDS, RECORD_KINDS, LockSet, counts, key_of
 
 ENTRIES_MAX = 40

@@ -13,7 +13,7 @@ from jobqueue.exceptions import LockNotHeld
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock
 from jobqueue.lockstats import recorder
-from jobqueue.lockstats.tables import Finding
+from jobqueue.lockstats.recorder import Finding
 from jobqueue.models import LockFinding
 from jobqueue.tasks import registry
 from jobqueue.validation import check_seconds

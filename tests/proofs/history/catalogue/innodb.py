@@ -174,7 +174,7 @@ MYSQL = [
     ),
     mutant(
         "signed keys of locked records are shown with a wrong sign",
-        "db/mysql/innodb_status.py",
+        "db/mysql/diagnostics.py",
         "readable",
         '"unsigned" in column_type else number - (1 << (8 * len(data) - 1))',
         '"unsigned" in column_type else number - (1 << (8 * len(data)))',
