@@ -8,7 +8,7 @@ from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
 from jobqueue.gates import ahead, declared
 from jobqueue.gates import rules as gate_rules
-from jobqueue.locks import redis, timed
+from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
 from jobqueue.producer import back_pressure
@@ -28,7 +28,7 @@ MEMORIES = (
     lock_watch._memories,
     parked._parked,
     redis._strays,
-    timed._warned,
+    lock._warned,
     wakeup._notified_at,
 )
 REGISTRIES = (

@@ -15,7 +15,7 @@ from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock, mutex, named_lock
-from jobqueue.locks.fence_floor import sweep as sweep_locks
+from jobqueue.locks.lease import sweep as sweep_locks
 from jobqueue.lockstats import recorder
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
 from jobqueue.ordering.report import hot_keys, stuck_keys

@@ -22,7 +22,7 @@ TEMPLATES = {
     "counter.py",
     "dead_letters/noting.py",
     "idempotency/records.py",
-    "locks/fence_floor.py",
+    "locks/lease.py",
     "locks/mutex_rows.py",
     "producer/dedupe.py",
     "retention/windows.py",

@@ -51,7 +51,7 @@ LOCKS = [
     ),
     mutant(
         "fences begin anew when a lock's row was cleaned up",
-        "locks/fence_floor.py",
+        "locks/lease.py",
         "_insert_sql",
         "SELECT {name}, fence + 1, {owner}, {token}, {ends}",
         "SELECT {name}, 1, {owner}, {token}, {ends}",
@@ -60,7 +60,7 @@ LOCKS = [
     ),
     mutant(
         "a canceled coroutine does not wait for the release of its lock",
-        "locks/shielded.py",
+        "locks/lock.py",
         "run_shielded",
         """except asyncio.CancelledError as error:
             canceled = error""",
