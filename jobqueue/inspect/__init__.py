@@ -1,7 +1,6 @@
 """What a block of statements really locked, as the server reports it: text, JSON, SVG and an assertion for tests.
 
-lock_set holds the locks as data and text, svg draws them, footprint is the public face. For tests and shells; nothing
-in the package imports it.
+For tests and shells; nothing in the package imports it.
 """
 
 from __future__ import annotations
