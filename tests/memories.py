@@ -6,7 +6,7 @@ from jobqueue import tracing, wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
-from jobqueue.gates import ahead, declared
+from jobqueue.gates import declared, opening
 from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
@@ -20,7 +20,7 @@ from jobqueue.wakeup.redis import RedisNotifier
 from jobqueue.worker.child import parked
 
 MEMORIES = (
-    ahead.opened,
+    opening.unclaimed,
     aging._next_look,
     back_pressure._backlogs._known,
     declared._met,

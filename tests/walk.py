@@ -18,7 +18,7 @@ from jobqueue.locks import lease_lock, mutex, named_lock
 from jobqueue.locks.lease import sweep as sweep_locks
 from jobqueue.lockstats import recorder
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
-from jobqueue.ordering.report import hot_keys, stuck_keys
+from jobqueue.ordering.lanes import hot_keys, stuck_keys
 from jobqueue.outbox import operator, publish, statements
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.transitions import (

@@ -15,8 +15,8 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.exceptions import InvalidType
-from jobqueue.gates.ahead import opened
 from jobqueue.gates.buckets import draw
+from jobqueue.gates.opening import unclaimed
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.gates.timing import open_due
@@ -57,7 +57,7 @@ def drain(
         check_int(limit, "limit", 1)
     discover_tasks()
     # Ids begin again where a test has been rolled back.
-    opened.clear()
+    unclaimed.clear()
     clock = Clock(alias)
     with clock.running():
         if now is not None:
