@@ -7,12 +7,11 @@ from collections.abc import Collection
 
 from django.utils.translation import gettext
 
-from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
 from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.row_locks import forgotten, is_of_jobs, row_locks
-from jobqueue.explain.serving import SHOWN, beside_locks, leases_of, most_run, serve, tasks_in_words
+from jobqueue.explain.serving import SHOWN, beside_locks, clock_skew, leases_of, most_run, serve, tasks_in_words
 from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
 from jobqueue.explain.workers import RunningWorker, crash_loop, read_workers, slow_commits

@@ -122,7 +122,7 @@ EXPLAIN = [
     ),
     mutant(
         "of the delayed jobs the last one is told as the next",
-        "explain/delayed.py",
+        "explain/backlog.py",
         "read_delays",
         "min(quiet, default=None)",
         "max(quiet, default=None)",
