@@ -17,7 +17,7 @@ from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
 from jobqueue.schedules.listing import late
-from jobqueue.stats.queues import QueueStats, Recent, figures, read_recent
+from jobqueue.stats.queues import Recent, figures, read_recent
 
 #: the figure that is computed from look to look
 RISING = "rising_age_seconds"
@@ -71,7 +71,8 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
     for stats in figures(named | there, everywhere=everywhere, using=using, seconds=READ_SECONDS):
         for name, threshold in alarms.of_queue(stats.queue).items():
             # A queue without an entry of its own and without jobs is left out: nothing can end there, so 0 is no alarm.
-            if name in MINIMA and stats.queue not in named and not _has_jobs(stats):
+            has_jobs = stats.ready or stats.scheduled or stats.running
+            if name in MINIMA and stats.queue not in named and not has_jobs:
                 continue
             value = stats.oldest_age_seconds if name == RISING else getattr(stats, name)
             if name == RATE and value >= threshold and _runs(stats.queue, using) < RUNS_MIN:
@@ -82,10 +83,6 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
 def _runs(queue: str, using: str) -> int:
     """How many runs of the last minutes the share of errors is of."""
     return read_recent(read_now(using), using, [queue]).get(queue, Recent()).runs
-
-
-def _has_jobs(stats: QueueStats) -> bool:
-    return bool(stats.ready or stats.scheduled or stats.running)
 
 
 def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:

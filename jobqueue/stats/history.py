@@ -51,7 +51,8 @@ def read_history(
             for one in parts.values():
                 one.waits = one.run_times = None
         elif count:
-            _add_times(parts, rows, part)
+            for number, waits, run_times, in_part in histograms(rows, part, ROWS_MAX + 1):
+                parts[in_part].add_times(waits, run_times, number)
     return [*parts.values()]
 
 
@@ -102,11 +103,6 @@ def histograms(rows: QuerySet[Any], length: timedelta, most: int, *columns: str)
     found = Counter(raw_rows(rows.values_list(*times, PartNumber("begins_at", length), *columns)[:most]))
     for (waits, run_times, *values), number in found.items():
         yield number, known(waits), known(run_times), *values
-
-
-def _add_times(parts: Mapping[int, Part], rows: QuerySet[Any], length: timedelta) -> None:
-    for number, waits, run_times, part in histograms(rows, length, ROWS_MAX + 1):
-        parts[part].add_times(waits, run_times, number)
 
 
 _DONE, _DEAD = SUMS.index("done"), SUMS.index("dead")
