@@ -12,8 +12,8 @@ from jobqueue import import_on_first_use
 
 if TYPE_CHECKING:
     from jobqueue.testing.asserting import assert_enqueued, refute_enqueued
-    from jobqueue.testing.clock import fire, ticks, travel
-    from jobqueue.testing.draining import drain, run_inline
+    from jobqueue.testing.clock import travel
+    from jobqueue.testing.draining import drain, fire, run_inline, ticks
     from jobqueue.testing.injecting import inject
     from jobqueue.testing.runs import Drained, JobRun, assert_idempotent, expire_lease, run_task
 
@@ -42,12 +42,12 @@ __getattr__ = import_on_first_use(
         "assert_idempotent": "runs",
         "drain": "draining",
         "expire_lease": "runs",
-        "fire": "clock",
+        "fire": "draining",
         "inject": "injecting",
         "refute_enqueued": "asserting",
         "run_inline": "draining",
         "run_task": "runs",
-        "ticks": "clock",
+        "ticks": "draining",
         "travel": "clock",
     },
 )

@@ -1,4 +1,4 @@
-"""Run all due jobs at a call, or each job as soon as it is committed."""
+"""Run all due jobs at a call, or each job as soon as it is committed; add the job of a tick of a schedule."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.db import connections
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
-from jobqueue.db.clock import Selected, UtcNow
-from jobqueue.exceptions import InvalidType
+from jobqueue.db.clock import Selected, UtcNow, read_now
+from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.opening import unclaimed
 from jobqueue.gates.rules import forget_rules, rules
@@ -23,16 +23,24 @@ from jobqueue.gates.timing import open_due
 from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Gate, Job
+from jobqueue.producer.enqueueing import add
+from jobqueue.schedules.deciding import jitter_of
+from jobqueue.schedules.declaring import Declared, declared
+from jobqueue.schedules.definitions import from_json
+from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.versions import document_of
 from jobqueue.signals import RunOutcome, job_enqueued
 from jobqueue.testing.clock import Clock
 from jobqueue.testing.runs import WORKER, Drained, JobRun, discover_tasks, run, take_lease
 from jobqueue.transitions import claim, reap
 from jobqueue.transitions.claiming.candidates import queue_names
-from jobqueue.validation import check_instant, check_int, check_queue
+from jobqueue.validation import check_instant, check_int, check_queue, did_you_mean
 from jobqueue.worker.run.batch import batch_of
 
 #: runs after which a drain() without a limit gives up, because a job probably enqueues itself
 ENDLESS = 10_000
+#: that ticks() returns
+TICKS_MAX = 10_000
 
 
 def drain(
@@ -231,3 +239,44 @@ class _Inline:
         lease = take_lease(job_id, using=self._using)
         if lease is not None:
             self.drained.runs.extend(run([lease]))
+
+
+def fire(name: str, at: datetime | None = None) -> int:
+    """Add the job of one tick of a schedule of the code or the settings, as a worker would; the job's id.
+
+    `at`: the tick, aware (default: now, by the database's clock); it need not be one of the schedule. Neither overlap
+    nor missed ticks count. The job is due at once, or later by the schedule's jitter. Raises InvalidValue if no
+    schedule has the name, and what enqueue() raises.
+    """
+    one = _find(name)
+    alias = str(getattr(one.task.get_backend(), "database", None) or alias_of(None))
+    now = read_now(alias)
+    tick = now if at is None else check_instant(at, "at")
+    late = jitter_of(name, tick, one.terms.jitter_seconds)
+    job = from_json(document_of(one)).job(tick, now + timedelta(seconds=late) if late else None, now)
+    return add(job, using=alias)
+
+
+def ticks(name: str, since: datetime, until: datetime) -> list[datetime]:
+    """The ticks of a schedule of the code or the settings after `since`, up to `until`: aware, in UTC, 10,000 at most.
+
+    Raises InvalidValue if no schedule has the name.
+    """
+    timing = _find(name).terms.timing
+    found: list[datetime] = []
+    last, tick = check_instant(until, "until"), timing.after(check_instant(since, "since"))
+    while tick is not None and tick <= last and len(found) < TICKS_MAX:
+        found.append(tick)
+        tick = timing.after(tick)
+    return found
+
+
+def _find(name: str) -> Declared:
+    discover_tasks()
+    declare_settings()
+    if name not in declared():
+        raise InvalidValue(
+            f"no schedule is called {name!r:.200}{did_you_mean(name, declared())}. Nothing was written; schedules are "
+            "declared in the tasks.py of an app, or in JOBQUEUE['SCHEDULES']."
+        )
+    return declared()[name]
