@@ -6,9 +6,9 @@ from jobqueue import tracing, wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
-from jobqueue.gates import ahead, declared
+from jobqueue.gates import declared, opening
 from jobqueue.gates import rules as gate_rules
-from jobqueue.locks import redis, timed
+from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
 from jobqueue.producer import back_pressure
@@ -20,7 +20,7 @@ from jobqueue.wakeup.redis import RedisNotifier
 from jobqueue.worker.child import parked
 
 MEMORIES = (
-    ahead.opened,
+    opening.unclaimed,
     aging._next_look,
     back_pressure._backlogs._known,
     declared._met,
@@ -28,7 +28,7 @@ MEMORIES = (
     lock_watch._memories,
     parked._parked,
     redis._strays,
-    timed._warned,
+    lock._warned,
     wakeup._notified_at,
 )
 REGISTRIES = (

@@ -15,10 +15,10 @@ from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock, mutex, named_lock
-from jobqueue.locks.fence_floor import sweep as sweep_locks
-from jobqueue.lockstats import tables
+from jobqueue.locks.lease import sweep as sweep_locks
+from jobqueue.lockstats import recorder
 from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
-from jobqueue.ordering.report import hot_keys, stuck_keys
+from jobqueue.ordering.lanes import hot_keys, stuck_keys
 from jobqueue.outbox import operator, publish, statements
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.transitions import (
@@ -189,8 +189,8 @@ def _figures():
     for n in range(1, 3):
         counter.add(n)
     assert counter.value() == 3
-    tables.keep_findings(
-        [tables.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {f"a{WIDE}": f"b{WIDE}"}) for _ in range(2)],
+    recorder.keep_findings(
+        [recorder.Finding(LockFinding.Kind.DEADLOCK, uuid.uuid4().hex, {f"a{WIDE}": f"b{WIDE}"}) for _ in range(2)],
         using="default",
     )
 

@@ -17,7 +17,7 @@ from jobqueue.admin.page.formatting import badge, json_of, label, moment_of, nam
 from jobqueue.admin.page.readonly import ConditionFilter, Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import JobQueueError
-from jobqueue.idempotency.keys import stored
+from jobqueue.idempotency.records import stored
 from jobqueue.models import IdempotencyRecord
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from django.db.models import QuerySet
 
 from jobqueue.alarms import notices
 from jobqueue.alarms.alarm import Alarm, alarm_of
-from jobqueue.alarms.hysteresis import Standing, after_look, is_reached
-from jobqueue.alarms.reading import RISING, Reading, read
+from jobqueue.alarms.reading import RISING, Reading, Standing, after_look, is_reached, read
 from jobqueue.alarms.recipients import keys_of
 from jobqueue.conf import Settings, load
 from jobqueue.db import vendor

@@ -88,7 +88,7 @@ def _instant(text: str) -> datetime:
 
 def next_at(notices: Iterable[Notice]) -> datetime | None:
     """When the next recipient is to be told; None if all were told."""
-    return min((each.again_at for each in _first_of_each(notices).values()), default=None)
+    return min((pending.again_at for _, pending in _first_with_notice(notices).values()), default=None)
 
 
 def take_due(notices: Iterable[Notice], now: datetime, keys: Collection[str]) -> tuple[Notice, str] | None:
@@ -144,7 +144,3 @@ def _first_with_notice(notices: Iterable[Notice]) -> dict[str, tuple[Notice, Pen
         for key, pending in notice.pending.items():
             found.setdefault(key, (notice, pending))
     return found
-
-
-def _first_of_each(notices: Iterable[Notice]) -> dict[str, Pending]:
-    return {key: pending for key, (_, pending) in _first_with_notice(notices).items()}

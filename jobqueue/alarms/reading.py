@@ -8,7 +8,6 @@ from typing import NamedTuple
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 
-from jobqueue.alarms.hysteresis import MINIMA
 from jobqueue.conf import Settings
 from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, LATE, REFUSED, SILENT, STALLED
 from jobqueue.db.clock import UtcNowPlus, read_now
@@ -18,8 +17,7 @@ from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
 from jobqueue.schedules.listing import late
-from jobqueue.stats.queues import QueueStats, figures
-from jobqueue.stats.recent import Recent, read_recent
+from jobqueue.stats.queues import Recent, figures, read_recent
 
 #: the figure that is computed from look to look
 RISING = "rising_age_seconds"
@@ -37,6 +35,12 @@ SILENT_MAX = TROUBLED_MAX = 100_000
 LATE_MAX = 100_000
 #: workers or schedules that an alarm names
 ABOUT_MAX = 10
+#: looks in a row that decide
+LOOKS = 2
+#: an alarm ends when the figure is below this share of its threshold; of a minimum, above this
+END_BELOW, END_ABOVE = 0.8, 1.25
+#: figures whose threshold is a minimum
+MINIMA = frozenset({"throughput_per_minute"})
 
 
 class Reading(NamedTuple):
@@ -67,7 +71,8 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
     for stats in figures(named | there, everywhere=everywhere, using=using, seconds=READ_SECONDS):
         for name, threshold in alarms.of_queue(stats.queue).items():
             # A queue without an entry of its own and without jobs is left out: nothing can end there, so 0 is no alarm.
-            if name in MINIMA and stats.queue not in named and not _has_jobs(stats):
+            has_jobs = stats.ready or stats.scheduled or stats.running
+            if name in MINIMA and stats.queue not in named and not has_jobs:
                 continue
             value = stats.oldest_age_seconds if name == RISING else getattr(stats, name)
             if name == RATE and value >= threshold and _runs(stats.queue, using) < RUNS_MIN:
@@ -78,10 +83,6 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
 def _runs(queue: str, using: str) -> int:
     """How many runs of the last minutes the share of errors is of."""
     return read_recent(read_now(using), using, [queue]).get(queue, Recent()).runs
-
-
-def _has_jobs(stats: QueueStats) -> bool:
-    return bool(stats.ready or stats.scheduled or stats.running)
 
 
 def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:
@@ -128,3 +129,31 @@ def _silent_workers(silent_seconds: float, using: str) -> list[str]:
     unmarked = unmarked.filter(heartbeat_at__lt=UtcNowPlus(-silent_seconds))
     marked = workers.filter(stopped_at__gte=UtcNowPlus(-SILENT_SECONDS), stop_reason=SILENT_REASON)
     return [_worker(*row) for rows in (unmarked, marked) for row in rows.values_list("name", "host")[:SILENT_MAX]]
+
+
+class Standing(NamedTuple):
+    """Whether an alarm fires, and how many looks in a row have found the figure on the other side."""
+
+    firing: bool = False
+    looks: int = 0
+
+
+def is_reached(name: str, value: float, threshold: float) -> bool:
+    """Whether the figure is bad: at the threshold or above it; of a minimum, below it."""
+    return value < threshold if name in MINIMA else value >= threshold
+
+
+def is_over(name: str, value: float, threshold: float) -> bool:
+    """Whether the figure is good again, clearly."""
+    return value > END_ABOVE * threshold if name in MINIMA else value < END_BELOW * threshold
+
+
+def after_look(before: Standing, name: str, value: float, threshold: float, *, in_a_row: bool) -> Standing:
+    """How an alarm stands after a look. It changes with LOOKS looks in a row that say so.
+
+    `in_a_row`: the last look was not too long ago to count. A figure between the two bounds begins and ends nothing.
+    """
+    if not (is_over if before.firing else is_reached)(name, value, threshold):
+        return Standing(before.firing)
+    looks = 1 + (before.looks if in_a_row else 0)
+    return Standing(not before.firing) if looks >= LOOKS else Standing(before.firing, looks)

@@ -6,17 +6,20 @@ dies leaves it as it was after the last chunk, and the next one goes on there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from django.db import Error, connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce
 
-from jobqueue.bulk_verbs.changing import change
 from jobqueue.bulk_verbs.filtering import still
 from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.conf import load
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.dialect import GONE_KINDS
@@ -24,8 +27,11 @@ from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import count_error, retry_transient
 from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE, reason_of
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.models import AuditEvent
+from jobqueue.models import AuditEvent, Job
+from jobqueue.retention.deletion import REFUSALS, delete_job, delete_jobs
+from jobqueue.retention.history import keep_by
 from jobqueue.signals import held_back
+from jobqueue.transitions.operator import cancel_each, discard_each, release_each, retry_each
 
 #: jobs of one chunk
 CHUNK = 100
@@ -33,6 +39,7 @@ CHUNK = 100
 DUE_MAX = 1000
 #: of each wait for a lock, and until a chunk that met one is tried again
 _LOCK_SECONDS, _LATER_SECONDS = 1.0, 1.0
+_ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
 
 @dataclass(slots=True)
@@ -176,3 +183,41 @@ def _written(write: Callable[[], object], using: str) -> None:
     except Error:
         # The chunk stays due as it was.
         return
+
+
+def change(verb: str, ids: Sequence[int], only: Q, *, using: str) -> int:
+    """Apply `verb` to those of these jobs of which `only` is true when they are locked; how many it changed."""
+    return _VERBS[verb](ids, using=using, only=only) if ids else 0
+
+
+def _delete(ids: Sequence[int], *, using: str, only: Q) -> int:
+    groups: dict[tuple[str, int], dict[int, datetime]] = defaultdict(dict)
+    rows = Job.objects.using(using).filter(pk__in=list(ids)).annotate(matches=only)
+    # Waits for locks as the other verbs do: delete_jobs() would leave out what others have locked.
+    ended = vendor(using).force_index(rows.filter(status__in=_ENDED), "PRIMARY").order_by("pk").select_for_update()
+    columns = ("matches", "pk", "queue", "status", Coalesce("finished_at", "updated_at"))
+    for matches, job_id, queue, status, ended_at in ended.values_list(*columns):
+        if matches:
+            groups[queue, status][job_id] = ended_at
+    keeps, gone = keep_by(load()), 0
+    for (queue, status), jobs in sorted(groups.items()):
+        try:
+            keep = keeps(queue, Job.Status(status).name.lower())
+            gone += len(delete_jobs(jobs, status, using=using, keep=keep))
+        except REFUSALS:
+            # A row of the project protects one of the jobs. The others are deleted one by one.
+            gone += sum(delete_job(job_id, using=using) for job_id in jobs)
+    return gone
+
+
+class _Change(Protocol):
+    def __call__(self, ids: Sequence[int], /, *, using: str, only: Q) -> int: ...
+
+
+_VERBS: dict[str, _Change] = {
+    AuditEvent.Verb.RETRY: retry_each,
+    AuditEvent.Verb.CANCEL: cancel_each,
+    AuditEvent.Verb.DISCARD: discard_each,
+    AuditEvent.Verb.RELEASE: release_each,
+    AuditEvent.Verb.PRUNE: _delete,
+}

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jobqueue.bulk_verbs.filtering import by_status, changeable, check_filters, check_verb, matching
-from jobqueue.bulk_verbs.tagged import tagged_parts
-from jobqueue.bulk_verbs.walking import among, next_ids
+from jobqueue.bulk_verbs.walking import among, next_ids, tagged_parts
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.parts import lowest_ids

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 
-from django.db.models import BigIntegerField, Min, Q
+from django.db.models import BigIntegerField, Min, Q, Value
 from django.db.models.lookups import GreaterThan
 
 from jobqueue.bulk_verbs.filtering import changeable, first_id_of, ids_of, matching, quiet_since, status_of
-from jobqueue.bulk_verbs.tagged import PART, tagged_ids, with_tag
 from jobqueue.db import vendor
-from jobqueue.db.expressions import Unindexed
+from jobqueue.db.expressions import Behind, Slot, Unindexed
+from jobqueue.db.fields import JobIdField, NameField
+from jobqueue.db.parts import first_rows
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.dead_letters.filtering import in_order
-from jobqueue.models import Job
+from jobqueue.models import Job, JobTag
 from jobqueue.models.job import JobQuerySet
 
 #: ids of one read: it looks at no more rows than that, however few of them match
@@ -23,6 +26,10 @@ WINDOW = 5000
 TAGGED_MIN = 250
 #: how many windows one call reads in which nothing matches, and for how long
 EMPTY_MAX, SECONDS = 16, 0.1
+#: of one job; it is given far fewer
+TAGS_READ = 1000
+#: the most jobs of a tag that one read looks at
+PART = 1000
 
 
 def next_ids(
@@ -103,3 +110,42 @@ def _before_next(status: int | None, after_id: int, until_id: int, using: str) -
         rows = in_order(using) if status == Job.Status.FAILED else jobs.order_by("pk")
         first = next(iter(rows.filter(pk__gt=after_id).values_list("pk", flat=True)[:1]), None)
     return until_id if first is None else min(first - 1, until_id)
+
+
+def tagged_ids(tag: str, *, above: int, up_to: int, most: int, using: str) -> list[int]:
+    """The first `most` ids above the one and up to the other of jobs with this tag, in order."""
+    rows = JobTag.objects.using(using)
+    if vendor(using).compares_rows:
+        # No index but ix_tag has this order: where the statistics take the tag for common, PostgreSQL would walk by
+        # another one through the tags of all jobs.
+        name = Value(tag, output_field=NameField())
+        first, end = (Value(number, output_field=JobIdField()) for number in (above, up_to + 1))
+        rows = rows.filter(Behind("tag", "job_id", name, first), Behind(name, end, "tag", "job_id"))
+        rows = rows.order_by("tag", "job_id")
+    else:
+        rows = rows.filter(tag=tag, job_id__gt=above, job_id__lte=up_to).order_by("job_id")
+    return [job_id for (job_id,) in first_rows(vendor(using).walk_by(rows, "ix_tag").values_list("job_id"), most)]
+
+
+def tagged_parts(tag: str, *, up_to: int, using: str) -> Iterator[list[int]]:
+    """The ids of all jobs with this tag up to one, in order, PART at a time."""
+    at = 0
+    while ids := tagged_ids(tag, above=at, up_to=up_to, most=PART, using=using):
+        yield ids
+        if len(ids) < PART:
+            return
+        at = ids[-1]
+
+
+def with_tag(ids: Sequence[int], tag: str, using: str) -> list[int]:
+    """Those of some ids whose jobs have this tag, in order."""
+    # By the jobs, which have few tags each, and not by the tag, which many other jobs may have; with a seek for each,
+    # because of a small table, or what it takes for one, PostgreSQL would read all rows for a long IN.
+    rows = _tags(using).seek_each([{"job": job_id} for job_id in ids]) if ids else []
+    return sorted({int(job_id) for job_id, one in rows if one == tag})
+
+
+@cache
+def _tags(using: str) -> Prepared:
+    rows = JobTag.objects.using(using).filter(job_id=Slot("job", JobIdField()))
+    return prepare_rows(vendor(using).walk_by(rows, "ix_tag_job").values_list("job_id", "tag")[:TAGS_READ])

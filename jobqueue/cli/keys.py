@@ -14,7 +14,7 @@ from jobqueue.cli.audited import audit
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
-from jobqueue.ordering.report import KeyState, hot_keys, stuck_keys
+from jobqueue.ordering.lanes import KeyState, hot_keys, stuck_keys
 from jobqueue.transitions import resume
 from jobqueue.validation import readable_key
 

@@ -15,9 +15,8 @@ from django.utils import translation
 from jobqueue.cli.arguments import add_database, add_json, count, duration
 from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
-from jobqueue.lockstats.counters import OTHER
-from jobqueue.lockstats.report import LockSummary, RedoneTransactions, ServerLocks
-from jobqueue.lockstats.wording import blocker, finding_lines
+from jobqueue.lockstats.recorder import OTHER
+from jobqueue.lockstats.report import LockSummary, RedoneTransactions, ServerLocks, blocker, finding_lines
 from jobqueue.log_format import one_line
 from jobqueue.models import LockFinding, LockRow
 

@@ -31,8 +31,7 @@ from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded
-    from jobqueue.grouping.parents import Parents
-    from jobqueue.grouping.running import RunningGroup
+    from jobqueue.grouping.running import Parents, RunningGroup
     from jobqueue.transitions import Lease
 
 _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
@@ -101,7 +100,7 @@ class JobContext:
     @property
     def parents(self) -> Parents:
         """The results of the parents of a node of a workflow, by the names of the nodes; empty for other jobs."""
-        from jobqueue.grouping.parents import Parents
+        from jobqueue.grouping.running import Parents
 
         return Parents(self.lease.job_id, self.lease.using)
 

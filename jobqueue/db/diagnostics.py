@@ -1,14 +1,171 @@
-"""What the product asks a server about its locks: who holds them, who waits, deadlocks, slow statements."""
+"""What a server reports about locks, in the same terms for every database, and how the product asks for it.
+
+Who holds locks, who waits for whom, deadlocks, slow statements.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_facts import Deadlock, HeldLocks, LockWait, RowHolder, SlowStatement
-from jobqueue.db.lock_facts import marked as _
 from jobqueue.exceptions import NotSupported
+
+STATEMENT_CHARS = 600
+#: of strings on MySQL and MariaDB
+MYSQL_QUOTES = "'\""
+# An unfinished string, too: servers cut statements.
+_STRING = r"{q}(?:[^{q}\\]|\\.|{q}{q})*(?:{q}|$)"
+_NUMBER = r"\b0x[0-9a-fA-F]+\b|(?<![\w`\"$.])-?\d+(?:\.\d+)?(?![\w`\"])"
+_VALUES = {
+    quotes: re.compile("|".join([*(_STRING.format(q=quote) for quote in quotes), _NUMBER]), re.DOTALL)
+    for quotes in ("'", MYSQL_QUOTES)
+}
+_LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*(?:\)|$)")
+
+
+def marked(text: str) -> str:
+    """Text to be translated where it is shown: Django's gettext_noop asks for the settings, too early at import."""
+    return text
+
+
+class LockKind(StrEnum):
+    """What of an index or a table is locked."""
+
+    TABLE = "table"
+    RECORD = "record"  # the entry alone (on PostgreSQL: the row)
+    GAP = "gap"  # the space before the entry: no other session inserts there
+    NEXT_KEY = "next-key"  # the entry and the space before it
+    SUPREMUM = "supremum"  # the space behind the last entry
+    INSERT_INTENTION = "insert-intention"  # the right to insert into a gap, after a wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock as the server reports it. `index` is "" for tables and for rows of PostgreSQL."""
+
+    table: str
+    index: str
+    kind: LockKind
+    mode: str  # X, S, IX, IS on InnoDB; on PostgreSQL the name of the lock
+    key: str | None = None  # the entry's columns, None where the server does not show them
+    is_row: bool = False  # the entry is a row itself: of the clustered index, or of PostgreSQL's heap
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLocks:
+    """All locks of one transaction that the server shows."""
+
+    locks: frozenset[HeldLock]
+    isolation: str  # of this transaction, which need not be the session's
+    complete: bool = True  # False if the server cut its list short
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A session that waits for another one, now."""
+
+    identity: str  # names this wait for as long as it lasts
+    waiting: int
+    blocking: int
+    seconds: float  # how long it has waited
+    locked: str  # the record, row or table it waits for
+    mode: str
+    #: statements without their values; of the blocker: what it runs, or ran last; "" = not reported
+    waiting_statement: str
+    blocking_statement: str
+    blocker_idles: bool  # it does nothing, and keeps its transaction open
+    blocking_seconds: float | None  # how old the blocker's transaction is
+
+
+def lock_wait(
+    identity: str, sessions: tuple[int | None, int | None], locked: str, mode: str, *rest: Any, quotes: str = "'"
+) -> LockWait:
+    """A LockWait from the values of a driver.
+
+    `rest`: the seconds; the statements of both sessions; whether the blocker idles; the age of its transaction.
+    """
+    seconds, waits_in, blocks_in, idles, age = rest
+    return LockWait(
+        identity=identity,
+        waiting=int(sessions[0] or 0),
+        blocking=int(sessions[1] or 0),
+        seconds=float(seconds or 0),
+        locked=locked,
+        mode=mode,
+        waiting_statement=without_values(waits_in, quotes),
+        blocking_statement=without_values(blocks_in, quotes),
+        blocker_idles=bool(idles),
+        blocking_seconds=None if age is None else float(age),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowHolder:
+    """Another session that keeps a row or a whole table locked, whether anybody waits for it or not."""
+
+    table: str
+    key: str  # the first column of the row's primary key; "" = the table
+    session: int
+    seconds: float | None  # how old its transaction is
+    statement: str  # without its values: what it runs, or ran last; "" = not reported
+    idles: bool  # it does nothing, and keeps its transaction open
+    surely: bool = True  # False: the row is locked, and the server does not tell by which of several transactions
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStatement:
+    """A kind of statement, by the time it spent waiting for locks since the server counts."""
+
+    statement: str
+    runs: int
+    lock_seconds: float
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One transaction of a deadlock."""
+
+    session: int
+    statement: str
+    holds: tuple[str, ...]
+    waits_for: tuple[str, ...]
+    rolled_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """Which transaction held what, waited for what, and was rolled back."""
+
+    identity: str  # names this deadlock
+    parties: tuple[Party, ...]
+    unseen: str = ""  # what the report does not contain here; "" = nothing
+
+
+def statement_of(error: BaseException) -> str:
+    """The SQL, with its placeholders, that raised a database error; "" if it is not in the traceback."""
+    trace = error.__traceback__
+    while trace is not None:
+        # Django's cursor; no error of a driver has its statement.
+        sql = trace.tb_frame.f_locals.get("sql") if trace.tb_frame.f_code.co_name == "_execute" else None
+        if isinstance(sql, str):
+            return sql
+        trace = trace.tb_next
+    return ""
+
+
+def without_values(statement: str | None, quotes: str = "'") -> str:
+    """A statement with ? for each value, at most 600 characters: values may be secrets, and would hide its kind.
+
+    `quotes`: what strings are written in.
+    """
+    masked = _VALUES[quotes].sub("?", statement or "")
+    return " ".join(_LISTS.sub("(?, ...)", masked).split())[:STATEMENT_CHARS]
 
 
 class Diagnostics:
@@ -20,7 +177,7 @@ class Diagnostics:
     name = "this database"
     #: whether there is anything to ask for
     available = False
-    refusal = _(
+    refusal = marked(
         "This database does not tell who waits for whom: on SQLite a writer waits for the whole file. "
         "The statistics of your own locks are complete."
     )

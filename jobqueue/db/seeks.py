@@ -28,9 +28,6 @@ class GroupSeek(NamedTuple):
 class Seeks:
     """The part of Dialect that finds groups and ranges. All names are names in SQL, quoted where that is needed."""
 
-    #: distinct_sql() takes several columns that lead the index ("a, b"), and is cheaper than a seek for each of a few
-    scans_loosely = False
-
     def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
         """The same query, which asks for ids above the one and up to the other: no row outside of these is read."""
         return queryset
@@ -43,6 +40,13 @@ class Seeks:
     def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
         """The query of these rows alone (at least one, each named once): no other row is read."""
         return queryset
+
+    def loose_scan_sql(self, table: str, columns: str, index: str, where: str = "") -> str | None:
+        """The first %s combinations of columns ("a, b") that lead `index`, of the rows that meet `where`, in order.
+
+        None where the database has no scan that costs less than a seek for each of a few combinations.
+        """
+        return None
 
     def distinct_sql(self, table: str, column: str, index: str) -> str:
         """The first %s values of the column that leads `index`, in order: one seek each, however many rows have it."""

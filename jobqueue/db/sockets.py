@@ -1,9 +1,10 @@
-"""Drivers' sessions: notice that the server has ended one, ask whether it answers, ask it for a value."""
+"""Drivers' sessions: notice that the server has ended one, ask it for a value, put back a variable of it."""
 
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import Error
@@ -47,3 +48,23 @@ def one_value(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Parame
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return cursor.fetchone()[0]
+
+
+@contextmanager
+def restored(connection: BaseDatabaseWrapper, restore: Callable[[], object]) -> Iterator[None]:
+    """A block for which variables of the session were changed; at its end `restore` puts them back.
+
+    A session that was opened in the block has its own variables and is left alone.
+    """
+    session = connection.connection
+    try:
+        yield
+    finally:
+        if connection.connection is session:
+            try:
+                restore()
+            except Error:
+                # The session is lost, or could keep what was set: a caller must not meet it. In a transaction the
+                # caller notices a lost session, and the end of a failed transaction takes back what was set in it.
+                if not connection.in_atomic_block:
+                    connection.close()

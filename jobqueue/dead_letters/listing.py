@@ -1,4 +1,4 @@
-"""The FAILED jobs of the queue in groups of the same fingerprint."""
+"""The FAILED jobs of the queue in groups of the same fingerprint, and what a redrive of them would move."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any
 from django.db.models import Count, Max, Min
 
 from jobqueue.db.alias import alias_of
+from jobqueue.db.time_limit import time_limit
 from jobqueue.dead_letters.filtering import Filter, check_filter, dead_rows, in_order
 from jobqueue.dead_letters.noting import Note, notes_on
+from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import JobAttempt
 from jobqueue.models.job import JobQuerySet
 
 _SAMPLES = 500  # of one statement
+#: of the count, for a page that somebody waits for
+COUNT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +92,45 @@ def _error_classes(samples: list[int], using: str) -> dict[tuple[int, str | None
         for job_id, kind, name in attempts.order_by("id").values_list("job_id", "fingerprint", "error_class"):
             found[job_id, kind] = name
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A dead letter that a redrive would retry."""
+
+    job_id: int
+    queue: str
+    task: str | None  # None: a job of a handler
+    failed_at: datetime | None  # None: plain SQL wrote the failure
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The dead letters that match a filter. `groups`: the largest first; `first`: the next jobs, in order."""
+
+    matched: int | None  # None: counting took too long
+    groups: list[DeadLetters]
+    are_older: bool  # whether the groups leave out older ones
+    first: list[Candidate]
+
+
+def preview(wanted: Filter, *, first: int, grouped: int, using: str) -> Preview:
+    """Read what matches `wanted`, its groups among the `grouped` newest dead letters, and the `first` of its jobs.
+
+    Writes nothing.
+    """
+    rows = dead_rows(using, wanted)
+    # Ids are few.
+    newest, are_older = (rows, False) if "job_ids" in wanted else newest_rows(using, wanted, grouped)
+    groups = groups_of(newest, using)
+    # In the order of ix_lease, as a redrive takes them.
+    oldest = rows.order_by("lock_until", "pk").values_list("pk", "queue", "task", "finished_at")
+    return Preview(_counted(wanted, using), groups, are_older, [Candidate(*row) for row in oldest[:first]])
+
+
+def _counted(wanted: Filter, using: str) -> int | None:
+    try:
+        with time_limit(COUNT_SECONDS, using=using):
+            return dead_rows(using, wanted).count()
+    except StatementTimeout:
+        return None

@@ -7,12 +7,11 @@ from collections.abc import Collection
 
 from django.utils.translation import gettext
 
-from jobqueue.explain.clocks import clock_skew
 from jobqueue.explain.explanation import Explanation
 from jobqueue.explain.findings import Findings, Rank, queue_list
-from jobqueue.explain.hosts import Short, host_exhausted
+from jobqueue.explain.hosts import host_exhausted
 from jobqueue.explain.row_locks import forgotten, is_of_jobs, row_locks
-from jobqueue.explain.serving import SHOWN, beside_locks, leases_of, most_run, serve, tasks_in_words
+from jobqueue.explain.serving import SHOWN, beside_locks, clock_skew, leases_of, most_run, serve, tasks_in_words
 from jobqueue.explain.slowness import SlowCommit
 from jobqueue.explain.waits import waits_of_workers
 from jobqueue.explain.workers import RunningWorker, crash_loop, read_workers, slow_commits
@@ -96,7 +95,12 @@ class Crews:
         """Add host_exhausted, also where no job waits; before the others if jobs wait for such workers alone."""
         short = {worker.name for worker in self._workers if worker.short}
         for one in self.short():
-            named = {worker.name for worker in self._workers for each in worker.short if _is_of(each, one)}
+            short_of = (one.evidence["host"], one.evidence["resource"])
+            named = {
+                worker.name
+                for worker in self._workers
+                if any((each.host, each.resource) == short_of for each in worker.short)
+            }
             crews = [(crew, waiting) for crew, waiting in self._free.items() if crew & named]
             rank = Rank.HOLDS_UP if any(crew <= short for crew, _ in crews) else Rank.MOVES
             _add(findings, one, [each for _, waiting in crews for each in waiting], rank)
@@ -137,10 +141,6 @@ class Crews:
 def _add(findings: Findings, one: Explanation, waiting: list[tuple[str, int, bool]], rank: Rank) -> None:
     jobs, capped = sum(number for _, number, _ in waiting), any(capped for _, _, capped in waiting)
     findings.add(one, [queue for queue, _, _ in waiting], jobs, capped=capped, rank=rank)
-
-
-def _is_of(short: Short, one: Explanation) -> bool:
-    return (short.host, short.resource) == (one.evidence["host"], one.evidence["resource"])
 
 
 def _no_worker(queues: Collection[str], workers: list[RunningWorker]) -> Explanation:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.utils.translation import gettext
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.exceptions import InvalidValue
-from jobqueue.explain.breakers import breaker_of_job
 from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
-from jobqueue.explain.explanation import Explanation
-from jobqueue.explain.gate_locks import lock_of_job
+from jobqueue.explain.explanation import Explanation, iso, span
 from jobqueue.explain.in_short import job_in_short
-from jobqueue.explain.limits import is_full, limits_of_job, limits_of_whole_queue
+from jobqueue.explain.limits import breaker_of_job, is_full, limits_of_job, limits_of_whole_queue, lock_of_job
 from jobqueue.explain.monitors import nobody_reaps
-from jobqueue.explain.ordering_keys import ordering_key_of
-from jobqueue.explain.parents import parents_of
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
 from jobqueue.explain.refusals import read_only
 from jobqueue.explain.row_locks import row_locks
@@ -22,10 +21,19 @@ from jobqueue.explain.serving import no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
 from jobqueue.explain.waits import may_wait_for_row, waits_of_workers
+from jobqueue.explain.words import reason_in_words
 from jobqueue.explain.zones import note_zone
-from jobqueue.models import Job
+from jobqueue.models import GroupMember, GroupParent, Job, LaneEntry
+from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
-from jobqueue.validation import check_id
+from jobqueue.ordering import KEY_GATE
+from jobqueue.ordering.lanes import lane_of
+from jobqueue.payload import JSON
+from jobqueue.validation import check_id, readable_key
+
+_COLUMNS = ("job_id", "halted", "job__status", "job__gate", "job__run_at", "job__wait_reason", "job__locked_by")
+State = GroupMember.State
+_NAMED = 5
 
 
 def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
@@ -105,3 +113,118 @@ def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
 
 def _unknown(job: ReadJob, found: list[Explanation]) -> list[Explanation]:
     return [] if any(one.code == "unknown_task" for one in found) else unknown_here(job)
+
+
+class _First(NamedTuple):
+    """The first job of an ordering key, and how it stands."""
+
+    job_id: int
+    state: str
+    text: str
+    step: str
+    waits: str | None = None
+
+
+def ordering_key_of(job: ReadJob, place: Place) -> list[Explanation]:
+    """key, if the job waits behind its ordering key. One statement then."""
+    if job.gate != KEY_GATE or job.ordering_key is None:
+        return []
+    rows = LaneEntry.objects.using(place.using).filter(lane=lane_of(job.queue, job.ordering_key))
+    found = rows.order_by("lane", "id").values_list(*_COLUMNS)[:1]
+    first = _first(job, place, *found[0]) if found else _next_up(job)
+    key = readable_key(job.ordering_key)
+    text = gettext("Jobs of queue %(queue)s with the ordering key %(key)s run one after another.")
+    evidence: dict[str, JSON] = {
+        "kind": "ordering",
+        "queue": job.queue,
+        "ordering_key": key,
+        "first_job": first.job_id,
+        "first_state": first.state,
+        "first_wait_reason": first.waits,
+        "run_at": iso(job.run_at),
+    }
+    whole = text % {"queue": job.queue, "key": key} + " " + first.text
+    return [Explanation("key", whole, evidence, first.step)]
+
+
+def _next_up(job: ReadJob) -> _First:
+    text = gettext("Job %(id)d is the first of them, and is let in.") % {"id": job.pk}
+    return _First(job.pk, "ready", text, gettext("Wait a few seconds."))
+
+
+def _first(
+    job: ReadJob,
+    place: Place,
+    first_id: int,
+    halted: bool,
+    status: int | None,
+    gate: int | None,
+    run_at: object,
+    waits: str | None,
+    worker: str | None,
+) -> _First:
+    facts = {"id": first_id, "worker": worker}
+    wait = gettext("Wait for its end.")
+    if status == Job.Status.FAILED:
+        text = gettext("Job %(id)d, the first of them, has failed.") % facts
+        return _First(
+            first_id, "failed", text, gettext("Retry or discard it, or let the key go on with resume()."), waits
+        )
+    if status == Job.Status.PROCESSING:
+        return _First(first_id, "running", gettext("Job %(id)d is running in %(worker)s.") % facts, wait)
+    if halted:
+        text = gettext("An earlier one has failed, and job %(id)d is the next.") % facts
+        return _First(first_id, "halted", text, gettext("Let the key go on with resume()."), waits)
+    if status != Job.Status.READY:
+        text = gettext("Job %(id)d, the first of them, has ended or was deleted, and the next one is let in.") % facts
+        return _First(first_id, "ended", text, gettext("Wait a few seconds."))
+    if first_id == job.pk:
+        return _next_up(job)
+    if gate == HELD_GATE:
+        text = gettext("Job %(id)d, the first of them, is held after a crash.") % facts
+        return _First(first_id, "held", text, gettext("Retry or discard it: nothing happens by itself."), waits)
+    return _ready(first_id, gate or 0, run_at, waits, place)
+
+
+def _ready(first_id: int, gate: int, run_at: object, waits: str | None, place: Place) -> _First:
+    facts: dict[str, object] = {"id": first_id}
+    step = gettext("Ask why job %(id)d does not run (jobs explain %(id)d).") % facts
+    ahead = (run_at - place.now).total_seconds()  # type: ignore[operator]
+    if gate:
+        facts["reason"] = reason_in_words(waits, gate) or "-"
+        text = gettext("Job %(id)d, the first of them, waits: %(reason)s") % facts
+        return _First(first_id, "waiting", text, step, waits)
+    if ahead > 0:
+        facts["time"] = span(ahead)
+        text = gettext("Job %(id)d, the first of them, is due in %(time)s.") % facts
+        step = gettext("Wait, or let that job run now (jobs retry %(id)d).") % facts
+        return _First(first_id, "scheduled", text, step, waits)
+    return _First(first_id, "ready", gettext("Job %(id)d, the first of them, waits for a worker.") % facts, step, waits)
+
+
+def parents_of(job: ReadJob, using: str) -> list[Explanation]:
+    """parents, if the job waits for parents that have not ended, or is held because of those that did not end well."""
+    if job.gate != PARENTS_GATE:
+        return []
+    held = job.wait_reason == HELD_BY_PARENTS
+    states = (State.FAILED, State.CANCELED) if held else (State.OUTSTANDING,)
+    pairs = GroupParent.objects.using(using).filter(child_id=job.pk, state__in=states).order_by("pk")
+    found = list(pairs.values_list("parent_id", "group_id")[: _NAMED + 1])
+    if not found:
+        return []
+    ids = [parent for parent, _ in found]
+    names = dict(GroupMember.objects.using(using).filter(pk__in=ids).values_list("pk", "name"))
+    facts = {"id": job.pk, "group": found[0][1], "parents": _listed(ids, names)}
+    if held:
+        text = gettext("Job %(id)d is held: these parents in workflow %(group)d did not end well: %(parents)s.")
+        step = gettext("Resume the workflow (jobs groups resume %(group)d), or retry the parent.")
+    else:
+        text = gettext("Job %(id)d waits for its parents in workflow %(group)d: %(parents)s.")
+        step = gettext("Wait for them, or ask why one does not run: jobs explain with its id.")
+    evidence: dict[str, JSON] = {"job_id": job.pk, "workflow_id": found[0][1], "parents": ids[:_NAMED], "held": held}
+    return [Explanation("parents", text % facts, evidence, step % facts)]
+
+
+def _listed(ids: Sequence[int], names: dict[int, str | None]) -> str:
+    words = [f"{names.get(number) or '?'} ({number})" for number in ids[:_NAMED]]
+    return ", ".join(words + ["..."] * (len(ids) > _NAMED))

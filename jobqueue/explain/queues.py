@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from datetime import datetime
+
 from django.utils.translation import gettext
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.explain.controls import drain_of, pause_of_queue
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, seconds_until, span
-from jobqueue.explain.first_jobs import first_jobs
 from jobqueue.explain.in_short import queue_in_short
 from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue
 from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
-from jobqueue.explain.ready_jobs import LEVELS_MAX
+from jobqueue.explain.ready_jobs import ALL_GATES, LEVELS_MAX, first_of_level
 from jobqueue.explain.refusals import read_only
 from jobqueue.explain.serving import Serving, no_worker, serving, waits_for_worker
 from jobqueue.explain.slowness import Stopwatch
 from jobqueue.explain.states import expired, held
 from jobqueue.explain.waits import waits_of_workers
 from jobqueue.explain.zones import note_zone
+from jobqueue.gates.levels import levels_below, top_levels
 from jobqueue.gates.whole_queues import running_ids
 from jobqueue.masking import mask_text
+from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.validation import check_queue
 
@@ -123,3 +127,33 @@ def _empty(place: Place) -> Explanation:
 def _unique(found: list[Explanation]) -> list[Explanation]:
     """Without those that two jobs have told."""
     return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+@dataclass(slots=True)
+class FirstJobs:
+    """Per gate: the id of the first due job, else of the one that is due next, and whether it is due."""
+
+    due: dict[int, int] = field(default_factory=dict)
+    later: dict[int, int] = field(default_factory=dict)
+    cut: bool = False  # there are more priorities than were looked at
+
+
+def first_jobs(queue: str, now: datetime, using: str) -> FirstJobs:
+    """The first READY jobs of `queue`. Two statements for each priority above and with the first due job.
+
+    Of LEVELS_MAX priorities at most; one more if no job is due.
+    """
+    answer, earliest = FirstJobs(), dict[int, datetime]()
+    found = top_levels([(queue, Job.Status.READY, gate) for gate in ALL_GATES], using)
+    for _ in range(LEVELS_MAX):
+        runs = [level._asdict() for level in found]
+        for _, gate, _, run_at, job_id in first_of_level(using).seek_each(runs):
+            if run_at <= now:
+                answer.due[gate] = job_id
+            elif gate not in earliest or run_at < earliest[gate]:
+                earliest[gate], answer.later[gate] = run_at, job_id
+        found = levels_below([level for level in found if level.gate not in answer.due], using)
+        if not found:
+            break
+    answer.cut = bool(found)
+    return answer

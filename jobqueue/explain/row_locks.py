@@ -11,7 +11,7 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.lock_facts import LockWait, RowHolder
+from jobqueue.db.diagnostics import LockWait, RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.lockstats.report import read_waits

@@ -1,4 +1,4 @@
-"""no_worker and workers_busy: whether a worker runs that serves a queue, and whether it has a free thread."""
+"""no_worker, workers_busy and clock_skew: whether a worker serves a queue, has a free thread, and reads its time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import cache, lru_cache
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
+from jobqueue.db.clock import SKEW_SECONDS
 from jobqueue.db.expressions import Slot, Unestimated
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.explain.clocks import clock_skew
-from jobqueue.explain.explanation import Explanation
+from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.hosts import Short, host_exhausted
 from jobqueue.explain.reading import Place
 from jobqueue.explain.row_locks import forgotten, row_locks
@@ -27,7 +27,7 @@ from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.worker.shared.queue_choice import Selection, parse
 
-#: names of their choices that are shown
+#: choices and workers that the evidence names
 SHOWN = 10
 #: leases of each that are counted
 LEASES_MAX = 1000
@@ -181,3 +181,35 @@ def _selection(queues: str) -> Selection:
         return parse([] if was_cut(queues) else [queues])
     except (InvalidValue, InvalidType):
         return parse([])
+
+
+def clock_skew(workers: Sequence[RunningWorker]) -> list[Explanation]:
+    """clock_skew, if the clock of one of their hosts was wrong at its last heartbeat. No statement.
+
+    Leases and due times go by the database's clock, so a wrong clock is never the first reason.
+    """
+    wrong = [(worker.clock_ahead_seconds or 0.0, worker) for worker in workers]
+    wrong = [(ahead, worker) for ahead, worker in wrong if abs(ahead) > SKEW_SECONDS]
+    if not wrong:
+        return []
+    wrong.sort(key=lambda one: (-abs(one[0]), one[1].name))
+    hosts = dict.fromkeys(worker.host for _, worker in wrong)
+    ahead, worst = wrong[0]
+    if ahead > 0:
+        text = gettext("The clock of host %(host)s is %(time)s ahead of that of the database. Hosts like it: %(n)d.")
+    else:
+        text = gettext("The clock of host %(host)s is %(time)s behind that of the database. Hosts like it: %(n)d.")
+    step = gettext(
+        "Run NTP on that host. Leases and due times go by the clock of the database; but a time that a job computes on "
+        "that host, such as the run_at of a new job, is wrong by so much, and so are times in its logs."
+    )
+    evidence: dict[str, JSON] = {
+        "host": worst.host,
+        "host_ahead_seconds": ahead,
+        "limit_seconds": SKEW_SECONDS,
+        "workers": [
+            {"name": worker.name, "host": worker.host, "ahead_seconds": seconds} for seconds, worker in wrong[:SHOWN]
+        ],
+    }
+    facts = {"host": worst.host, "time": span(ahead), "n": len(hosts)}
+    return [Explanation("clock_skew", text % facts, evidence, step)]

@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.db import OperationalError, connections
 from django.db.models import Exists, OuterRef, Q
@@ -26,7 +26,6 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
-from jobqueue.gates.breaker_runs import Key, Run, Told, told_of
 from jobqueue.gates.breaker_states import Known, State, is_over, known, longest_wait
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import breaker_subject
@@ -40,6 +39,9 @@ logger = logging.getLogger("jobqueue.worker")
 LOCKED_SECONDS = (*PAUSES_SECONDS, 0.08, 0.16, 0.32)
 #: how long to wait for another transaction that is making the row; on MySQL and MariaDB it is a second
 _MAKING_SECONDS = 0.3
+Key = tuple[int, int]
+#: the clocks of databases are at least so exact
+CLOCK_SECONDS = 0.001
 
 
 class BreakerOpen(JobQueueError):
@@ -293,3 +295,48 @@ def announce(dependency: str, state: str, reason: str, using: str) -> None:
     """Send breaker_changed, after the commit of an open transaction."""
     about = {"dependency": dependency, "state": str(state), "reason": reason}
     send_after_commit(breaker_changed, BreakerState, using=using, **about)
+
+
+class Run(NamedTuple):
+    """A run that has ended, and how long ago it began and ended: it is recorded later, and was claimed earlier."""
+
+    job_id: int
+    fence: int
+    began_seconds: float
+    ended_seconds: float
+
+    @property
+    def key(self) -> Key:
+        """The identity of this run: the job and its token."""
+        return self.job_id, self.fence
+
+    def began_after(self, instant: datetime | None, told: Told) -> bool:
+        """Whether it began after this instant; None is before all runs."""
+        return instant is None or told.earliest - timedelta(seconds=self.began_seconds) >= instant
+
+    def ended_after(self, instant: datetime, told: Told) -> bool:
+        """Whether it surely ended after this instant."""
+        return told.earliest - timedelta(seconds=self.ended_seconds) > instant
+
+    def was_running(self, instant: datetime | None, told: Told) -> bool:
+        """Whether it surely ran at this instant: then a thread has one such run, however its runs are recorded."""
+        if instant is None:
+            return False
+        began = told.latest - timedelta(seconds=self.began_seconds)
+        return began < instant <= told.earliest - timedelta(seconds=self.ended_seconds)
+
+
+class Told(NamedTuple):
+    """When runs were recorded, by the database's clock: it was read later, between two looks at the process's clock."""
+
+    earliest: datetime
+    latest: datetime
+
+
+def told_of(row: Any, told_at: float) -> Told:
+    """The instant `told_at` by the database's clock: a wait for a lock, or for the processor, does not move it."""
+    before, after = row.read_between
+    exact = timedelta(seconds=CLOCK_SECONDS)
+    return Told(
+        row.now - timedelta(seconds=after - told_at) - exact, row.now - timedelta(seconds=before - told_at) + exact
+    )

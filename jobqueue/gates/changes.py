@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates.breaker_states import Known
 from jobqueue.gates.rules import NO_RULES, QueueRule, Rules, TaskRule, forget_rules, rules
 from jobqueue.gates.timing import look_at_breaker, open_soon
 
@@ -43,7 +42,8 @@ class Changes:
         forget_rules()
         known = rules(self._using)
         before, self._known = self._known, known
-        found = _changed_tasks(before.tasks, known.tasks) + _changed_breakers(before.breakers, known.breakers)
+        found = _changed_tasks(before.tasks, known.tasks)
+        found += [_Change("", dependency) for dependency in _differing(before.breakers, known.breakers)]
         now = time.monotonic()
         self._again += [(now + seconds, change) for seconds in AGAIN_SECONDS for change in found]
         return bool(found) or before.queues != known.queues
@@ -78,10 +78,6 @@ def _changed_tasks(
         _Change(place[0], place[1], relimited=_limits(before.get(place, _UNSET)) != _limits(now.get(place, _UNSET)))
         for place in _differing(before, now)
     ]
-
-
-def _changed_breakers(before: Mapping[str, Known], now: Mapping[str, Known]) -> list[_Change]:
-    return [_Change("", dependency) for dependency in _differing(before, now)]
 
 
 def _differing(before: Mapping[_K, _V], now: Mapping[_K, _V]) -> list[_K]:

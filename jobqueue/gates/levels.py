@@ -54,7 +54,7 @@ def ranks(
     Of many places one statement reads all, where the database does that at less cost; of the queues from the first to
     the last name of `within` alone.
     """
-    found = _of_all(places, using, within) if len(places) >= MANY_PLACES and vendor(using).scans_loosely else None
+    found = _of_all(places, using, within) if len(places) >= MANY_PLACES else None
     if found is None:
         levels = top_levels(places, using)
         while levels:
@@ -68,12 +68,14 @@ def ranks(
 def _of_all(
     places: Sequence[tuple[str, int, int]], using: str, within: tuple[str, str] | None
 ) -> list[list[Level]] | None:
-    """The levels of each of `places`, the highest one last; None if the table has too many levels."""
+    """The levels of each of `places`, the highest one last; None if the table has too many, or no scan reads them."""
     quote = connections[using].ops.quote_name
     columns = ", ".join(map(quote, ("queue", "status", "gate", "priority")))
-    sql, most = vendor(using).distinct_sql(quote(Job._meta.db_table), columns, INDEX), LEVELS_OF_A_PLACE * len(places)
-    if within is not None:
-        sql = sql.replace(" GROUP", f" WHERE {quote('queue')} BETWEEN %s AND %s GROUP")
+    where = "" if within is None else f"{quote('queue')} BETWEEN %s AND %s"
+    sql = vendor(using).loose_scan_sql(quote(Job._meta.db_table), columns, INDEX, where)
+    if sql is None:
+        return None
+    most = LEVELS_OF_A_PLACE * len(places)
     with connections[using].cursor() as cursor:
         cursor.execute(sql, [*(within or ()), most])
         found = list(map(Level._make, cursor.fetchall()))

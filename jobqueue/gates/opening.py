@@ -7,7 +7,9 @@ them. To open too many does no harm: the claim checks again. To open one twice i
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+import threading
+import time
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain
@@ -24,7 +26,6 @@ from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import declared
-from jobqueue.gates.ahead import opened as ahead
 from jobqueue.gates.limits import limits_of
 from jobqueue.gates.rules import last_rules, rules
 from jobqueue.gates.slots import Place, in_use, keyed_without_slot
@@ -42,6 +43,9 @@ CHUNK = 1000
 LOCKED_SECONDS = 1.0
 _callback: Callable[[], None] | None = None
 _opened_callback: Callable[[Mapping[str, int]], None] | None = None
+#: jobs of one subject, and subjects, that are remembered, and for how long: whoever serves their queue may be unable to
+#: run them. For one that is forgotten another one is opened.
+JOBS_MAX, SUBJECTS_MAX, SECONDS_MAX = 1000, 1000, 600.0
 
 
 def on_opened(callback: Callable[[Mapping[str, int]], None]) -> None:
@@ -117,7 +121,7 @@ def open_free(subjects: Iterable[int], *, using: str) -> int:
     tasks = {subject: _task_of(reason, queue, task) for subject, _, reason, queue, task in gates}
     used = retry_transient("promote", partial(in_use, tasks, using), using=using)
     # Where nobody claims, as in a paused queue, no more are opened than may start.
-    ready = ahead.open_still(tasks, using)
+    ready = unclaimed.open_still(tasks, using)
     free = {subject: most - used[subject] - ready.get(subject, 0) for subject, most, *_ in gates}
     keyed = {
         subject: queue
@@ -155,7 +159,7 @@ def open_first(counts: Mapping[int, int], *, using: str) -> int:
         done, passed = _open_jobs(list(chain.from_iterable(fresh.values())), using)
         opened += len(done)
         for subject, ids in fresh.items():
-            ahead.add(subject, ids, using)
+            unclaimed.add(subject, ids, using)
             locked[subject] |= passed.intersection(ids)
         # Others may have opened some of these, or they were canceled: those behind them have their turn.
         counts = {subject: sum(job_id in done for job_id in ids) for subject, ids in fresh.items()}
@@ -263,3 +267,50 @@ def _opening(using: str) -> Prepared:
     reason = Case(When(run_at__gt=UtcNow(), then=Value(SCHEDULED)), output_field=Job._meta.get_field("wait_reason"))
     rows = any_in_state(Job.Status.READY, using=using).filter(gate=FLOW_GATE)
     return prepare_change(rows, {"gate": 0, "wait_reason": reason, "updated_at": UtcNow()})
+
+
+class _Unclaimed:
+    """The jobs that this process has opened and that no claim has met yet: the next slots and tokens are theirs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int], dict[int, float]] = OrderedDict()
+
+    def add(self, subject: int, ids: Iterable[int], using: str) -> None:
+        """Remember jobs that were opened for a slot or a token of `subject`."""
+        with self._lock:
+            known = self._known.setdefault((using, subject), {})
+            known |= dict.fromkeys(ids, time.monotonic())
+            for first in list(known)[:-JOBS_MAX]:
+                del known[first]
+            self._known.move_to_end((using, subject))
+            if len(self._known) > SUBJECTS_MAX:
+                self._known.popitem(last=False)
+
+    def open_still(self, subjects: Collection[int], using: str) -> dict[int, int]:
+        """How many of them are due and wait for a claim, by subject. One statement if any is remembered."""
+        since = time.monotonic() - SECONDS_MAX
+        with self._lock:
+            known = {one: dict(self._known.get((using, one), {})) for one in subjects}
+        asked = {job_id for ids in known.values() for job_id, at in ids.items() if at >= since}
+        if not asked:
+            return {}
+        rows = Job.objects.using(using).filter(pk__in=asked, status=Job.Status.READY, gate=0, run_at__lte=UtcNow())
+        found: set[int] = retry_transient("promote", lambda: set(rows.values_list("pk", flat=True)), using=using)
+        with self._lock:
+            for subject, ids in known.items():
+                left = self._known.get((using, subject), {})
+                for job_id in ids.keys() - found:
+                    left.pop(job_id, None)
+                if not left:
+                    self._known.pop((using, subject), None)
+        return {subject: len(ids.keys() & found) for subject, ids in known.items()}
+
+    def clear(self) -> None:
+        """Remember nothing: the database may be another one, or its ids begin again."""
+        with self._lock:
+            self._known.clear()
+
+
+#: of this process
+unclaimed = _Unclaimed()

@@ -14,11 +14,10 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates import declared
-from jobqueue.gates.ahead import opened as ahead
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.levels import INDEX
-from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs
+from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs, unclaimed
 from jobqueue.gates.rules import rules as current_rules
 from jobqueue.gates.subjects import PAUSED, breaker_subject, dependency_named, rate_subject, slot_subject
 from jobqueue.gates.unlocked import free_of, update_unlocked
@@ -298,7 +297,7 @@ def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:
     _, drawn = draw(gate.used_until, now, per_second, CHUNK)
     if drawn.opens_at is None:
         return 0, None
-    wanted = drawn.tokens - (ahead.open_still([gate.pk], using).get(gate.pk, 0) if drawn.tokens else 0)
+    wanted = drawn.tokens - (unclaimed.open_still([gate.pk], using).get(gate.pk, 0) if drawn.tokens else 0)
     if wanted <= 0:
         # The claim that draws the next token sets the time of the one after it.
         return 0, max(drawn.opens_at, now + timedelta(seconds=UNCLAIMED_SECONDS if drawn.tokens else TICK_SECONDS))

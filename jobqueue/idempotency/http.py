@@ -16,8 +16,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from jobqueue.compat import Task
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InProgress, InvalidType, KeyReused, NotSupported
-from jobqueue.idempotency.keys import Key
 from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
+from jobqueue.idempotency.records import Key
 from jobqueue.payload import JSON
 from jobqueue.validation import check_seconds
 

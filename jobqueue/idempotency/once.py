@@ -24,7 +24,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported
 from jobqueue.idempotency import records
-from jobqueue.idempotency.keys import Key, StoredKey, stored
+from jobqueue.idempotency.records import Key, StoredKey, stored
 from jobqueue.locks.deadline import Deadline
 from jobqueue.models import IdempotencyRecord
 from jobqueue.payload import JSON, encode

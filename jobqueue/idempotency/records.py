@@ -1,10 +1,13 @@
-"""The records of once(): inserted, found, renewed after their expiry, completed."""
+"""The records of once(): their keys, and how they are inserted, found, renewed after their expiry, completed."""
 
 from __future__ import annotations
 
+import hashlib
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from django.db import connections
 
@@ -13,14 +16,42 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.db.lock_dialect import UniqueInsert
 from jobqueue.db.parameters import placeholder
-from jobqueue.exceptions import DatabaseBusy, InProgress
-from jobqueue.idempotency.keys import StoredKey
+from jobqueue.exceptions import DatabaseBusy, InProgress, InvalidValue
+from jobqueue.failures import storable
 from jobqueue.locks.deadline import Deadline
 from jobqueue.models import IdempotencyRecord
+from jobqueue.validation import key_text
 
 T = TypeVar("T")
+Part: TypeAlias = str | bytes | int | uuid.UUID
+Key: TypeAlias = Part | tuple[Part, ...]
 
+KEY_BYTES = 65_536
+_LABEL_BYTES = 255
 _ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """The SHA-256 of a key, and its beginning for people to read."""
+
+    digest: bytes
+    label: str
+
+
+def stored(key: object) -> StoredKey:
+    """A key is a str, bytes, int, UUID or a tuple of them, compared exactly: ("a", 1) is neither ("a", "1") nor "a1".
+
+    Raises InvalidType, InvalidValue.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    if not parts or any(part == "" or part == b"" for part in parts):
+        raise InvalidValue("an idempotency key, and each of its parts, must not be empty. Nothing was written.")
+    text = key_text(parts, (str, bytes, int, uuid.UUID), "an idempotency key")
+    if len(text) > KEY_BYTES:
+        raise InvalidValue(f"the idempotency key is longer than {KEY_BYTES} bytes. Nothing was written; hash it.")
+    label = ":".join(str(part) if not isinstance(part, bytes) else part.hex() for part in parts)
+    return StoredKey(hashlib.sha256(text.encode()).digest(), storable(label, _LABEL_BYTES))
 
 
 class Lapsed(Exception):

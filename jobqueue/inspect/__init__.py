@@ -1,12 +1,11 @@
 """What a block of statements really locked, as the server reports it: text, JSON, SVG and an assertion for tests.
 
-lock_set holds the locks as data and text, svg draws them, footprint is the public face. For tests and shells; nothing
-in the package imports it.
+For tests and shells; nothing in the package imports it.
 """
 
 from __future__ import annotations
 
-from jobqueue.db.lock_facts import HeldLock, LockKind
+from jobqueue.db.diagnostics import HeldLock, LockKind
 from jobqueue.inspect.footprint import Footprint, assert_locks_at_most, lock_footprint
 
 __all__ = ["Footprint", "HeldLock", "LockKind", "assert_locks_at_most", "lock_footprint"]

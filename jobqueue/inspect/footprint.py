@@ -1,30 +1,133 @@
-"""lock_footprint(): the locks that a block has added to its transaction."""
+"""lock_footprint(): the locks that a block has added to its transaction, as data, text, JSON and SVG."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from html import escape
+from itertools import groupby
 
 from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
-from jobqueue.db.lock_facts import HeldLock
+from jobqueue.db.diagnostics import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue, TransactionRequired
-from jobqueue.inspect import svg
-from jobqueue.inspect.lock_set import LockSet, counts
+from jobqueue.payload import JSON
 from jobqueue.validation import check_int
 
+VERSION = 1
 
-class Footprint(LockSet):
-    """What a block locked, as text, JSON and SVG."""
+#: kinds that keep others from inserting
+GAP_KINDS = (LockKind.GAP, LockKind.NEXT_KEY, LockKind.SUPREMUM)
+#: kinds that lock an entry itself
+RECORD_KINDS = (LockKind.RECORD, LockKind.NEXT_KEY)
+_ORDER = [LockKind.TABLE, *RECORD_KINDS, LockKind.GAP, LockKind.INSERT_INTENTION, LockKind.SUPREMUM]
+
+_LOCKED = {
+    LockKind.TABLE: "",
+    LockKind.RECORD: "this entry",
+    LockKind.GAP: "the gap before it",
+    LockKind.NEXT_KEY: "this entry and the gap before it",
+    LockKind.SUPREMUM: "the gap behind the last entry",
+    LockKind.INSERT_INTENTION: "a place in the gap before it, for one insert",
+}
+
+#: entries of an index in a drawing
+ENTRIES_MAX = 40
+_WIDE, _LEFT, _GAP, _ENTRY, _ROW = 1000, 20, 46, 84, 74
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#24292f}.m{text-anchor:middle}.h{font-weight:600}"
+    ".e{fill:none;stroke:#8c959f}.r{fill:#cf222e;fill-opacity:.35;stroke:#cf222e}"
+    ".g{fill:#bf8700;fill-opacity:.35;stroke:#bf8700;stroke-dasharray:4 3}"
+    ".i{fill:#1a7f37;fill-opacity:.35;stroke:#1a7f37}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}}"
+)
+_LEGEND = [("r", "record: nobody changes the entry"), ("g", "gap: nobody inserts here"), ("i", "insert intention")]
+
+
+class Footprint:
+    """The locks of a block. They are read when the block ends without an error, and stay readable.
+
+    `database` and `isolation` describe the session. `complete` is False where the server cut its list short; `unseen`
+    says what this database does not show at all.
+    """
+
+    def __init__(self, database: str, unseen: str) -> None:
+        self.database, self.unseen = database, unseen
+        self.isolation, self.complete = "", True
+        self._locks: tuple[HeldLock, ...] | None = None
+
+    @property
+    def locks(self) -> tuple[HeldLock, ...]:
+        """Every lock, by table, index and key. Raises InvalidValue before the end of the block."""
+        if self._locks is None:
+            raise InvalidValue(
+                "this lock footprint is not available yet: it is collected when its block exits without an error. "
+                "Nothing was changed; use it after the block."
+            )
+        return self._locks
+
+    @property
+    def rows(self) -> tuple[HeldLock, ...]:
+        """Locks on rows themselves: entries of the clustered index, or rows of PostgreSQL."""
+        return tuple(lock for lock in self.locks if lock.is_row)
+
+    @property
+    def records(self) -> tuple[HeldLock, ...]:
+        """Locks on entries of any index, rows included."""
+        return tuple(lock for lock in self.locks if lock.kind in RECORD_KINDS)
+
+    @property
+    def gaps(self) -> tuple[HeldLock, ...]:
+        """Locks that keep others from inserting: gap, next-key and supremum locks."""
+        return tuple(lock for lock in self.locks if lock.kind in GAP_KINDS)
+
+    @property
+    def tables(self) -> tuple[HeldLock, ...]:
+        """Locks on whole tables. Those of InnoDB that begin with I, and PostgreSQL's Row...Lock, block no rows."""
+        return tuple(lock for lock in self.locks if lock.kind is LockKind.TABLE)
 
     def __repr__(self) -> str:
-        return f"<Footprint of {self.database}: {'not read yet' if self._locks is None else counts(self)}>"
+        return f"<Footprint of {self.database}: {'not read yet' if self._locks is None else _counts(self)}>"
+
+    def __str__(self) -> str:
+        """A line for each lock, grouped by table, and the counts."""
+        lines = [f"{self.database}, {self.isolation}: {_counts(self)}"]
+        table = None
+        for lock in self.locks:
+            if lock.table != table:
+                table = lock.table
+                lines.append(table)
+            lines.append(_line(lock))
+        if not self.complete:
+            lines.append("The server cut its list short: there are more locks than these.")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, JSON]:
+        """The same as values for json.dumps(); `version` grows when their meaning changes."""
+        return {
+            "version": VERSION,
+            "database": self.database,
+            "isolation": self.isolation,
+            "complete": self.complete,
+            "unseen": self.unseen,
+            "rows": len(self.rows),
+            "records": len(self.records),
+            "gaps": len(self.gaps),
+            "locks": [asdict(lock) | {"kind": lock.kind.value} for lock in self.locks],
+        }
 
     def as_svg(self) -> str:
         """A drawing of every index that the block touched: entries in order, their locks and the gaps."""
-        return svg.draw(self)
+        return _draw(self)
+
+    def _fill(self, before: HeldLocks, after: HeldLocks) -> None:
+        """Keep what the transaction holds `after` the block and did not hold `before` it."""
+        self._locks = tuple(sorted(after.locks - before.locks, key=_sort_key))
+        self.isolation, self.complete = after.isolation, before.complete and after.complete
 
 
 @contextmanager
@@ -71,3 +174,103 @@ def assert_locks_at_most(
         over.append("the server did not list all of them")
     if over:
         raise AssertionError(f"the block locked {'; '.join(over)}.\n{footprint}")
+
+
+_SortKey = tuple[str, bool, str, bool, list[tuple[int, int, str]], int, str]
+
+
+def _sort_key(lock: HeldLock) -> _SortKey:
+    last = lock.kind is LockKind.SUPREMUM or (lock.key or "").startswith("supremum")
+    return lock.table, lock.index != "", lock.index, last, _columns(lock.key), _ORDER.index(lock.kind), lock.mode
+
+
+def _columns(key: str | None) -> list[tuple[int, int, str]]:
+    """Sorts entries in the order of the index, as far as numbers and text show it."""
+    parts = [] if key is None else re.split(r", (?=(?:[^']*'[^']*')*[^']*$)", key)
+    return [(0, int(part), "") if re.fullmatch(r"-?\d+", part) else (1, 0, part) for part in parts]
+
+
+def _counts(locked: Footprint) -> str:
+    """The numbers of rows, index entries and gaps."""
+    found = [(locked.rows, "row"), (locked.records, "index entry"), (locked.gaps, "gap")]
+    if locked.rows and not any(lock.index for lock in locked.locks):
+        # PostgreSQL locks neither entries of indexes nor gaps.
+        del found[1:]
+    return ", ".join(_count(len(locks), noun) for locks, noun in found)
+
+
+def _key_of(lock: HeldLock) -> str:
+    """The entry of the index, in brackets."""
+    if lock.kind is LockKind.TABLE:
+        return ""
+    if lock.kind is LockKind.SUPREMUM or (lock.key or "").startswith("supremum"):
+        return "(end)"
+    return "(?)" if lock.key is None else f"({lock.key})"
+
+
+def _line(lock: HeldLock) -> str:
+    if lock.kind is LockKind.TABLE:
+        return f"  {'table':<10} {lock.mode}"
+    if not lock.index:
+        return f"  {'row':<10} {lock.mode:<18} {_key_of(lock)}"
+    return f"  {lock.index:<10} {lock.mode:<2} {lock.kind:<16} {_key_of(lock):<14} {_LOCKED[lock.kind]}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun.replace("entry", "entries") if noun.endswith("entry") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _draw(locked: Footprint) -> str:
+    """One line per index; after ENTRIES_MAX entries of an index only the number of the others."""
+    title = f"Locks of a block on {locked.database}, {locked.isolation}: {_counts(locked)}"
+    body = [f'<text x="{_LEFT}" y="22" class="h">{escape(title)}</text>']
+    y = 46
+    x = _LEFT
+    for style, meaning in _LEGEND:
+        body.append(f'<rect x="{x}" y="{y - 11}" width="14" height="14" class="{style}"/>')
+        body.append(f'<text x="{x + 20}" y="{y}">{escape(meaning)}</text>')
+        x += 260
+    y += 34
+    on_entries = [lock for lock in locked.locks if lock.kind is not LockKind.TABLE]
+    for (table, index), found in groupby(on_entries, key=lambda lock: (lock.table, lock.index)):
+        entries = [(key, list(same)) for key, same in groupby(found, key=_key_of)]
+        name = escape(f"{table}: {index or 'rows'}")
+        body.append(f'<text x="{_LEFT}" y="{y}" class="h">{name}</text>')
+        for line in range(0, min(len(entries), ENTRIES_MAX), _per_line()):
+            body += _entries(entries[line : min(line + _per_line(), ENTRIES_MAX)], y + 14)
+            y += _ROW
+        if len(entries) > ENTRIES_MAX:
+            body.append(f'<text x="{_LEFT}" y="{y}">and {len(entries) - ENTRIES_MAX} entries more</text>')
+            y += 22
+    if not on_entries:
+        body.append(f'<text x="{_LEFT}" y="{y}">no row, entry or gap</text>')
+        y += 22
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {y}" role="img">'
+    return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>", *body, "</svg>", ""])
+
+
+def _per_line() -> int:
+    return (_WIDE - 2 * _LEFT) // (_GAP + _ENTRY)
+
+
+def _entries(entries: list[tuple[str, list[HeldLock]]], y: int) -> Iterator[str]:
+    """The gap before each entry, and the entry."""
+    for number, (key, locks) in enumerate(entries):
+        x = _LEFT + number * (_GAP + _ENTRY)
+        kinds = {lock.kind for lock in locks}
+        modes = "/".join(sorted({lock.mode for lock in locks}))
+        has_gap = bool(kinds & set(GAP_KINDS))
+        has_record = bool(kinds & set(RECORD_KINDS))
+        locks_text = ", ".join(f"{lock.mode} {lock.kind}" for lock in locks)
+        yield f"<g><title>{escape(key)}: {escape(locks_text)}</title>"
+        if has_gap:
+            yield f'<rect x="{x}" y="{y}" width="{_GAP}" height="30" class="g"/>'
+            yield f'<text x="{x + _GAP / 2:g}" y="{y + 19}" class="m">gap</text>'
+        if LockKind.INSERT_INTENTION in kinds:
+            yield f'<rect x="{x + _GAP - 12}" y="{y}" width="12" height="30" class="i"/>'
+        style = "r" if has_record else "e"
+        yield f'<rect x="{x + _GAP}" y="{y}" width="{_ENTRY}" height="30" class="{style}"/>'
+        short = key if len(key) <= 13 else key[:11] + "…)"
+        yield f'<text x="{x + _GAP + _ENTRY / 2:g}" y="{y + 19}" class="m">{escape(short)}</text>'
+        yield f'<text x="{x + _GAP + _ENTRY / 2:g}" y="{y + 43}" class="m">{escape(modes)}</text></g>'

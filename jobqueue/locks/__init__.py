@@ -1,6 +1,6 @@
 """Locks: mutex() for a transaction, lease_lock() for a time, named_lock() for a connection, and redis_lock().
 
-mutex_rows, lease, named and redis hold one kind each; lock.Lock and timed.TimedLock are their base classes. Which one
+mutex_rows, lease, named and redis hold one kind each; lock has their base classes, Lock and TimedLock. Which one
 to use when: docs/howto/locks.md. Callers' threads acquire and release them; no thread of the package does.
 """
 

@@ -1,24 +1,35 @@
-"""Lock: acquire, release, with and async with, for every lock that outlives a statement."""
+"""Lock: acquire, release, with and async with, for every lock that outlives a statement.
+
+TimedLock: locks that end after a time to live and have a fence; a warning when a job may run for longer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
+from jobqueue.conf import load
+from jobqueue.context.job_context import current_job
 from jobqueue.exceptions import InvalidType, InvalidValue, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks.deadline import Deadline
 from jobqueue.locks.entries import Entries, Entry
-from jobqueue.locks.shielded import run_shielded
 from jobqueue.lockstats import recorder
+from jobqueue.models import LockFinding
+from jobqueue.tasks import registry
 from jobqueue.validation import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
+T = TypeVar("T")
+
+_WARNED_MAX = 1000
+#: (task or queue, time to live) that were logged
+_warned: set[tuple[str, str]] = set()
 
 
 class Lock:
@@ -225,3 +236,116 @@ def lock_all(*locks: Lock) -> Iterator[tuple[Lock, ...]]:
         for lock in sorted(locks, key=lambda lock: (lock.kind, lock.name.encode())):
             stack.enter_context(lock)
         yield locks
+
+
+async def run_shielded(step: Callable[..., T], *args: object) -> T:
+    """Run `step` in the thread of sync_to_async and return its result; a cancelation is raised after it has run.
+
+    A canceled sync_to_async would drop a step that still waits for its thread.
+    """
+    begun = False
+
+    def run() -> T:
+        nonlocal begun
+        begun = True
+        return step(*args)
+
+    canceled: asyncio.CancelledError | None = None
+    doing = asyncio.ensure_future(sync_to_async(run)())
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError as error:
+            canceled = error
+        if doing.cancelled() and not begun:
+            # The end of an event loop cancels all of its tasks.
+            doing = asyncio.ensure_future(sync_to_async(run)())
+    if canceled is None:
+        return doing.result()
+    if not doing.cancelled() and doing.exception() is not None:
+        canceled.add_note(f"Also: {doing.exception()}")
+    raise canceled
+
+
+class TimedLock(Lock):
+    """A lock that ends `ttl_seconds` after it was acquired or renewed."""
+
+    ends = "It ends by itself after its time to live."
+
+    def __init__(self, name: str, ttl_seconds: float, timeout_seconds: float | None) -> None:
+        super().__init__(name, timeout_seconds)
+        self.ttl_seconds = check_seconds(ttl_seconds, "ttl_seconds")
+
+    @property
+    def fence(self) -> int:
+        """The number of this holder, larger than that of every earlier holder. It stays readable after the release."""
+        entry = self._entries.find()
+        if entry is None or entry.fence is None:
+            raise LockNotHeld(f"{self.kind} {self.name!r} has no fence before this thread or task has acquired it.")
+        return entry.fence
+
+    @property
+    def remaining_seconds(self) -> float:
+        """The time for which the lock is certainly held, by this process's clock; 0 when it may have ended."""
+        entry = self._entries.find()
+        return max(0.0, entry.ends_at - time.monotonic()) if entry is not None and entry.held else 0.0
+
+    def _prepare(self, entry: Entry) -> None:
+        warn_of_short_ttl(self.kind, self.name, self.ttl_seconds)
+
+    def renew(self, ttl_seconds: float | None = None) -> None:
+        """Let the lock end `ttl_seconds` (default: as acquired) from now. Raises LockLost if it has ended already.
+
+        No background thread does this: a body that hangs must lose its lock.
+        """
+        self._renew(self._require_held("renew"), ttl_seconds)
+
+    async def arenew(self, ttl_seconds: float | None = None) -> None:
+        """renew() for coroutines."""
+        await sync_to_async(self._renew)(self._require_held("renew"), ttl_seconds)
+
+    def _renew(self, entry: Entry, ttl_seconds: float | None) -> None:
+        self._refuse(entry, "renew")
+        seconds = self.ttl_seconds if ttl_seconds is None else check_seconds(ttl_seconds, "ttl_seconds")
+        asked = time.monotonic()
+        if not self._prolong(entry, seconds):
+            raise self._lose(entry, "its renewal")
+        entry.ends_at = asked + seconds
+
+    def _prolong(self, entry: Entry, seconds: float) -> bool:
+        """Let the lock end `seconds` from now at the server; False if this entry no longer held it."""
+        raise NotImplementedError
+
+
+def warn_of_short_ttl(kind: str, name: str, ttl_seconds: float) -> None:
+    """Warn, once per task and time to live, that the running job may run for longer than this lock lasts.
+
+    Does nothing outside a job, and where neither the task nor JOBQUEUE limits the time of the job.
+    """
+    job = current_job()
+    if job is None:
+        return
+    task, settings = registry.find_task(job.lease.task) if job.lease.task else None, load()
+    limits = [
+        getattr(task, "timeout_seconds", None) or settings.timeout_seconds,
+        getattr(task, "hard_timeout_seconds", None) or settings.hard_timeout_seconds,
+    ]
+    most = min((seconds for seconds in limits if seconds is not None), default=None)
+    subject = (job.lease.task or job.queue, f"{ttl_seconds:g}")
+    if most is None or ttl_seconds >= most or subject in _warned or len(_warned) >= _WARNED_MAX:
+        return
+    _warned.add(subject)
+    facts = {"lock": kind, "key": name, "task": subject[0], "ttl_seconds": ttl_seconds, "limit_seconds": most}
+    # One row for all workers and keys: the finding is about the task's code.
+    recorder.found(
+        recorder.Finding(LockFinding.Kind.TTL, f"{subject[0]} {kind} {subject[1]} {most:g}", facts, ttl_seconds)
+    )
+    logger.warning(
+        "%s %r ends %g s after it is acquired, but its job %s may run for %g s: others may get the lock meanwhile. "
+        "Raise ttl_seconds, renew() between steps, or lower timeout_seconds. Logged once",
+        kind,
+        name,
+        ttl_seconds,
+        subject[0],
+        most,
+    )

@@ -14,7 +14,7 @@ from django.core.signals import setting_changed
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.locks.entries import Entry
-from jobqueue.locks.timed import TimedLock
+from jobqueue.locks.lock import TimedLock
 from jobqueue.validation import check_seconds
 from jobqueue.wakeup.redis_client import connect
 

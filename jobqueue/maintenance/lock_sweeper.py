@@ -12,7 +12,7 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.locks.fence_floor import ended, sweep
+from jobqueue.locks.lease import ended, sweep
 from jobqueue.locks.mutex_rows import MUTEX_IDLE_SECONDS
 from jobqueue.models import FenceFloor, MutexRow
 from jobqueue.models.locks import MUTEX_FLOOR, raise_mutex_floor

@@ -17,7 +17,7 @@ from jobqueue.db import vendor
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.exceptions import LockNotAcquired, NotSupported
 from jobqueue.locks.lease import uncounted_lock
-from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
+from jobqueue.lockstats.recorder import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding
 
 logger = logging.getLogger("jobqueue.locks")

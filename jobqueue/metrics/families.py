@@ -1,4 +1,4 @@
-"""Puts the figures into the metrics of prometheus-client. Imports it inside functions: it is an extra."""
+"""Reads the figures and puts them into the metrics of prometheus-client, an extra that is imported inside functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from jobqueue.lockstats.report import RedoneTransactions, ServerCounts
-from jobqueue.metrics.figures import Figures
 from jobqueue.stats import QueueStats
 from jobqueue.stats.counts import Counts, Kind
 from jobqueue.stats.histogram import BOUNDS_SECONDS
@@ -15,6 +14,14 @@ from jobqueue.stats.live import COUNTS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jobqueue.db.alias import explain_missing_table
+from jobqueue.db.time_limit import time_limit
+from jobqueue.lockstats.report import read_redone, read_server_counts
+from jobqueue.stats import snapshot
+from jobqueue.stats.counts import read_totals
 
 #: pairs of queue and task with figures of ended jobs, in their order; each has 47 lines
 KINDS_MAX = 1000
@@ -27,6 +34,10 @@ _ENDS = {
     "canceled": "Jobs that ended CANCELED",
     "lost": "Attempts whose process died or whose lease ran out; they are also in jobs_retried or jobs_dead",
 }
+#: how long the reads may take beside those of snapshot()
+READ_SECONDS = 5.0
+#: how far back redone transactions are counted
+REDONE_SECONDS = 3600.0
 
 
 def prometheus_text(figures: Figures) -> str:
@@ -128,3 +139,30 @@ def _server(server: ServerCounts) -> Iterator[Metric]:
     ended = "Deadlocks that the database server has ended since it began to count"
     deadlocks = CounterMetricFamily("jobqueue_server_deadlocks", ended, server.deadlocks)
     yield from (waits, longest, deadlocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one moment."""
+
+    queues: Sequence[QueueStats]
+    totals: Mapping[Kind, Counts] | None  # None: there are too many to read
+    redone: Sequence[RedoneTransactions]
+    server: ServerCounts
+
+
+def read_figures(*, using: str) -> Figures:
+    """The figures now, by reads whose cost does not grow with the table of jobs.
+
+    Raises StatementTimeout after stats.queues.READ_SECONDS and READ_SECONDS more, and database errors.
+    """
+    queues = snapshot(using=using)
+    with explain_missing_table(using), time_limit(READ_SECONDS, using=using) as limit:
+        totals = read_totals(using)
+        limit.check()
+        redone = read_redone(seconds=REDONE_SECONDS, using=using)
+        limit.check()
+        server = read_server_counts(using=using)
+        # The server may have stopped a read that reports errors in its answer instead of raising them.
+        limit.check()
+    return Figures(queues, totals, redone, server)

@@ -17,8 +17,7 @@ from django.views.decorators.http import require_safe
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import NotMigrated, StatementTimeout
-from jobqueue.metrics.families import prometheus_text
-from jobqueue.metrics.figures import read_figures
+from jobqueue.metrics.families import prometheus_text, read_figures
 
 logger = logging.getLogger("jobqueue")
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.models import Count, Min, Q
 
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow
+from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.db.prepared import hold_key
 from jobqueue.db.seeks import GroupSeek
 from jobqueue.models import Job, LaneEntry, OrderingKey
 from jobqueue.models.rows import in_state
+from jobqueue.models.states import waiting_state
 from jobqueue.ordering import KEY_GATE, WAITS
 
 LOWEST = -1
@@ -29,6 +33,7 @@ WINDOW = 500
 # trusted for longer than this, nor by the sweep.
 CURSOR_SECONDS = 1.0
 _CURSORS_MAX = 10_000
+_COLUMNS = ("lane", "job_id", "halted", "job__queue", "job__ordering_key", "job__status", "job__gate", "job__run_at")
 
 
 class EntryState(NamedTuple):
@@ -141,3 +146,58 @@ class LaneCursors:
         """These heads were seen. Ignored where the database keeps no old versions of rows."""
         if not vendor(using).single_writer:
             self._heads |= {(using, lane): entry.id for lane, entry in heads.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """An ordering key with jobs that have not ended, and the state of the first of them.
+
+    state: "running"; "ready", "scheduled" or "held" = the first job waits, as models.states has it, and blocks the
+    others; "failed" = the first job is FAILED, and the others wait for it; "halted" = a job failed, and the others wait
+    for resume(). `jobs` counts all of them.
+    """
+
+    queue: str
+    ordering_key: bytes
+    state: str
+    jobs: int
+    first_id: int
+    due_at: datetime
+
+
+def hot_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[KeyState]:
+    """The keys with the most jobs, in that order. Reads the entry of every job with a key, without locks."""
+    return _states(_of(queue, using), limit, using)
+
+
+def stuck_keys(*, queue: str | None = None, limit: int = 20, using: str) -> list[KeyState]:
+    """The keys that a failed job blocks, those with the most jobs first. Reads as hot_keys()."""
+    held = _of(queue, using).filter(Q(halted=True) | Q(job__status=Job.Status.FAILED))
+    return _states(LaneEntry.objects.using(using).filter(lane__in=held.order_by().values("lane")), limit, using)
+
+
+def _of(queue: str | None, using: str) -> Any:
+    rows = LaneEntry.objects.using(using)
+    return rows if queue is None else rows.filter(job__queue=queue)
+
+
+def _states(rows: Any, limit: int, using: str) -> list[KeyState]:
+    counted = rows.values("lane").annotate(jobs=Count("id"), first=Min("id")).order_by("-jobs", "lane")[:limit]
+    found = {row["first"]: row["jobs"] for row in counted}
+    now = read_now(using)
+    heads = LaneEntry.objects.using(using).filter(pk__in=list(found), job__queue__isnull=False)
+    states = [_state(found[pk], row, now) for pk, *row in heads.values_list("id", *_COLUMNS)]
+    return sorted(states, key=lambda key: (-key.jobs, key.queue, key.ordering_key))
+
+
+def _state(jobs: int, row: Sequence[Any], now: datetime) -> KeyState:
+    _lane, first_id, halted, queue, key, status, gate, due_at = row
+    if status == Job.Status.FAILED:
+        state = "failed"
+    elif status == Job.Status.PROCESSING:
+        state = "running"
+    elif halted:
+        state = "halted"
+    else:
+        state = waiting_state(gate, due_at, now)
+    return KeyState(queue, key or b"", state, jobs, first_id, due_at)

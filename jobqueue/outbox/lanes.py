@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from datetime import datetime
 
 from django.db import connections
 
@@ -15,8 +13,6 @@ from jobqueue.outbox.event import Event
 LOWEST = -(2**63)
 #: the most lanes that one statement reads
 WINDOW = 1000
-# Events may appear behind a cursor: late commits, retries by hand. They wait this long at most.
-CURSOR_SECONDS = 1.0
 
 
 def key_lane(key: bytes) -> int:
@@ -58,33 +54,6 @@ def head_events(*, using: str, limit: int = WINDOW, last_error_begins: str | Non
     with connection.cursor() as cursor:
         cursor.execute(sql, [LOWEST, limit, *([f"{last_error_begins}%"] if error else [])])
         return [(event_id, str(name), lane) for event_id, name, lane in cursor.fetchall() if name is not None]
-
-
-class TopicCursors:
-    """Where one relay's next scan of each topic's lane begins: when the last event that it took became due.
-
-    While a transaction keeps an old snapshot open, index entries of delivered events cannot be purged, and a scan from
-    the head of a topic reads all of them. A lane that gave less than was asked for is scanned from its head again.
-    """
-
-    def __init__(self) -> None:
-        self._due: dict[int, datetime] = {}
-        self._good_until = 0.0
-
-    def of(self, lane: int) -> datetime | None:
-        """Where to begin; None: at the head."""
-        now = time.monotonic()
-        if now >= self._good_until:
-            # All at once: lanes come and go, and the memory must not grow with them.
-            self._due, self._good_until = {}, now + CURSOR_SECONDS
-        return self._due.get(lane)
-
-    def keep(self, lane: int, due: datetime | None) -> None:
-        """Begin the next scan at `due`; None: at the head."""
-        if due is None:
-            self._due.pop(lane, None)
-        else:
-            self._due[lane] = due
 
 
 def _number(text: bytes) -> int:

@@ -13,16 +13,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.conf import OutboxSettings
 from jobqueue.db.stuck_statements import StatementTimer
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.side_writer import SideWriter, start_thread
 from jobqueue.outbox.statements import EventLeaseLost
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -32,6 +32,8 @@ SLOW_SECONDS = 2.0
 _TICK_SECONDS = 0.5
 #: the thread ends after so many looks without a delivery
 _IDLE_LOOKS = 4
+#: how long the watch waits for one write before it goes on without its result
+_WRITE_SECONDS = 5.0
 
 
 class SettledByWatch(EventLeaseLost):
@@ -248,3 +250,47 @@ def _rest(sending: Sending) -> tuple[list[int], set[int]]:
 def _stack(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     return "".join(traceback.format_stack(frame)[-12:]) if frame else "(ended)"
+
+
+class SideWriter:
+    """Runs one write at a time in a thread with a connection of its own, which a database that hangs blocks alone."""
+
+    def __init__(self) -> None:
+        self._writing: threading.Thread | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._writing is not None and self._writing.is_alive()
+
+    def write(self, work: Callable[[], None], wait_seconds: float = _WRITE_SECONDS) -> None:
+        """Run `work` and wait up to `wait_seconds` for it; do nothing if an earlier write lasts longer than that."""
+        if self._writing is not None:
+            self._writing.join(wait_seconds)
+            if self.is_busy:
+                return
+        self._writing = start_thread(lambda: _run(work))
+        if wait_seconds and self._writing is not None:
+            self._writing.join(wait_seconds)
+
+
+def _run(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except (Error, DatabaseBusy) as error:
+        # What was not written ends with the lease.
+        logger.warning("the lease of a delivery under way could not be written: %s", error)
+    except Exception:
+        logger.exception("the lease of a delivery under way could not be written")
+    finally:
+        connections.close_all()
+
+
+def start_thread(target: Callable[[], None]) -> threading.Thread | None:
+    """Start a daemon thread; None where the process has no room for one."""
+    try:
+        thread = threading.Thread(target=target, name="jobqueue-relay-watch", daemon=True)
+        thread.start()
+    except RuntimeError as error:
+        logger.warning("no room for the thread that renews the leases of deliveries: %s", error)
+        return None
+    return thread

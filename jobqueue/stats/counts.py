@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Literal, NamedTuple, TypeAlias
 
+from jobqueue.models import JobStat, JobStatTotal
 from jobqueue.models.stat import CountedEnds
 from jobqueue.stats.histogram import BUCKETS, bucket_of, known
 
@@ -14,6 +15,8 @@ from jobqueue.stats.histogram import BUCKETS, bucket_of, known
 End: TypeAlias = Literal["done", "retried", "dead", "canceled"]
 #: most pairs of queue and task that a process counts between two writes; more are counted together as OTHERS
 KINDS_MAX = 2000
+#: rows of one read: the totals, and what processes have written in the last minutes
+ROWS_MAX = 50_000
 
 _SUMS = ("done", "retried", "dead", "canceled", "lost", "runs", "wait_us", "run_us")
 _MOST = ("wait_us_max", "run_us_max")
@@ -141,3 +144,23 @@ class Buffer:
             counted_as = kind if len(self._counts) < KINDS_MAX else OTHERS
             found = self._counts.setdefault(counted_as, Counts())
         return found
+
+
+def read_totals(using: str) -> dict[Kind, Counts] | None:
+    """The counts of each task in each queue, from the beginning; None if there are more than ROWS_MAX rows to add up.
+
+    One statement, so that it sees a row of a process or the total that contains it, and never both or neither. What is
+    read does not grow with the age of the statistics: the roll-up moves rows of processes into the totals after five
+    minutes.
+    """
+    names = ("queue", "task", *COLUMNS)
+    totals = JobStatTotal.objects.using(using).values_list(*names)
+    lately = JobStat.objects.using(using).filter(span=JobStat.Span.PROCESS).values_list(*names)
+    found = list(totals.union(lately, all=True)[: ROWS_MAX + 1])
+    if len(found) > ROWS_MAX:
+        return None
+    sums: dict[Kind, Counts] = {}
+    for queue, task, *values in found:
+        row = JobStatTotal(queue=queue, task=task, **dict(zip(COLUMNS, values, strict=True)))
+        sums.setdefault(Kind(queue, task), Counts()).add(Counts.of(row))
+    return sums

@@ -14,6 +14,7 @@ from django.db.models import Count, Max, QuerySet, Sum
 from jobqueue.db.stat_expressions import Addend, PartNumber, as_text, raw_rows
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat, QueueStat
+from jobqueue.stats import history
 from jobqueue.stats.ends import MOST, SUMS, Ends, buckets
 
 #: how long a read may take
@@ -50,7 +51,8 @@ def read_history(
             for one in parts.values():
                 one.waits = one.run_times = None
         elif count:
-            _add_times(parts, rows, part)
+            for number, waits, run_times, in_part in histograms(rows, part, ROWS_MAX + 1):
+                parts[in_part].add_times(waits, run_times, number)
     return [*parts.values()]
 
 
@@ -103,6 +105,47 @@ def histograms(rows: QuerySet[Any], length: timedelta, most: int, *columns: str)
         yield number, known(waits), known(run_times), *values
 
 
-def _add_times(parts: Mapping[int, Part], rows: QuerySet[Any], length: timedelta) -> None:
-    for number, waits, run_times, part in histograms(rows, length, ROWS_MAX + 1):
-        parts[part].add_times(waits, run_times, number)
+_DONE, _DEAD = SUMS.index("done"), SUMS.index("dead")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHistory:
+    """What ended in one queue in the `whole` time; and the jobs that `ended` DONE or FAILED in each part of it."""
+
+    whole: Ends
+    ended: list[int]
+
+
+def read_histories(
+    now: datetime, length: timedelta, part: timedelta, *, using: str
+) -> tuple[list[Part], dict[str, QueueHistory]]:
+    """read_history() of all jobs, and by name what ended in each queue where something did.
+
+    Two statements at most. Of too many rows, histograms are known of no part and of no queue. Raises StatementTimeout.
+    """
+    parts, queues = empty_parts(now, length, part), dict[str, QueueHistory]()
+    first, rows, count = min(parts), rows_of(parts, now, using, None, None), 0
+    with time_limit(READ_SECONDS, using=using) as limit:
+        limit.check()
+        groups = rows.values("queue", part=PartNumber("begins_at", part)).annotate(rows=Count("pk"), **AGGREGATES)
+        for queue, place, number, *values in raw_rows(groups.values_list("queue", "part", "rows", *AGGREGATES)):
+            if queue not in queues:
+                queues[queue] = QueueHistory(Ends(), [0] * len(parts))
+            own = queues[queue]
+            own.ended[place - first] += int(values[_DONE]) + int(values[_DEAD])
+            own.whole.add_sums(values)
+            parts[place].add_sums(values)
+            count += int(number)
+        limit.check()
+        wholes: list[Ends] = [*parts.values(), *(own.whole for own in queues.values())]
+        if count > history.ROWS_MAX:
+            for one in wholes:
+                one.waits = one.run_times = None
+            return [*parts.values()], queues
+        found = histograms(rows, part, history.ROWS_MAX + 1, "queue") if count else ()
+        for number, waits, run_times, place, queue in found:
+            parts[place].add_times(waits, run_times, number)
+            # Rows may have come since the sums were read.
+            if queue in queues:
+                queues[queue].whole.add_times(waits, run_times, number)
+    return [*parts.values()], queues

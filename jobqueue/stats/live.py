@@ -31,6 +31,8 @@ LEVELS_MAX = 100
 #: models.states by gate: where due jobs are ready and others scheduled, and where all have one state
 READY_GATES = (0, KEY_GATE, FLOW_GATE)
 STATE_OF_GATE = {PARENTS_GATE: "scheduled", HELD_GATE: "held"}
+#: an earlier job of its key; a limit, pause or breaker; its parents in a workflow
+HELD_BACK_GATES = (KEY_GATE, FLOW_GATE, PARENTS_GATE)
 
 
 @dataclass(slots=True)
@@ -222,3 +224,33 @@ def _counted(rows: JobQuerySet, limit: int, *given: Slot) -> Prepared:
 
 def _by_index(rows: JobQuerySet) -> JobQuerySet:
     return vendor(rows.db).force_index(rows, INDEX)
+
+
+def count_held_back(
+    queues: Sequence[str], using: str, check: Callable[[], None], most: int
+) -> dict[str, dict[int, int]]:
+    """By queue and gate, of HELD_BACK_GATES, how many jobs wait behind it, up to `most`; what has none is not in it.
+
+    check() is called between statements; it may raise. An index seek for each queue and gate, and an index entry for
+    each job that is counted.
+    """
+    check()
+    tops = next(ranks([(queue, Job.Status.READY, gate) for queue in queues for gate in HELD_BACK_GATES], using), [])
+    check()
+    found: dict[str, dict[int, int]] = {}
+    runs = [{"queue": top.queue, "gate": top.gate} for top in tops]
+    for count, queue, gate in _behind(using, most).seek_each(runs, 20):
+        if count:
+            found.setdefault(queue, {})[int(gate)] = int(count)
+    return found
+
+
+@cache
+def _behind(using: str, most: int) -> Prepared:
+    gate = Slot("gate", Job._meta.get_field("gate"))
+    rows = Job.objects.using(using).filter(
+        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.READY), gate=gate
+    )
+    # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
+    ordered = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), INDEX)
+    return prepare_count(ordered.values_list("pk")[:most], given=[Slot("queue", NameField()), gate])

@@ -13,13 +13,9 @@ from jobqueue import import_on_first_use
 if TYPE_CHECKING:
     from jobqueue.testing.asserting import assert_enqueued, refute_enqueued
     from jobqueue.testing.clock import travel
-    from jobqueue.testing.draining import Drained, drain
+    from jobqueue.testing.draining import drain, fire, run_inline, ticks
     from jobqueue.testing.injecting import inject
-    from jobqueue.testing.inline import run_inline
-    from jobqueue.testing.leases import expire_lease
-    from jobqueue.testing.runs import JobRun
-    from jobqueue.testing.scheduling import fire, ticks
-    from jobqueue.testing.single import assert_idempotent, run_task
+    from jobqueue.testing.runs import Drained, JobRun, assert_idempotent, expire_lease, run_task
 
 __all__ = [
     "Drained",
@@ -40,18 +36,18 @@ __all__ = [
 __getattr__ = import_on_first_use(
     __name__,
     {
-        "Drained": "draining",
+        "Drained": "runs",
         "JobRun": "runs",
         "assert_enqueued": "asserting",
-        "assert_idempotent": "single",
+        "assert_idempotent": "runs",
         "drain": "draining",
-        "expire_lease": "leases",
-        "fire": "scheduling",
+        "expire_lease": "runs",
+        "fire": "draining",
         "inject": "injecting",
         "refute_enqueued": "asserting",
-        "run_inline": "inline",
-        "run_task": "single",
-        "ticks": "scheduling",
+        "run_inline": "draining",
+        "run_task": "runs",
+        "ticks": "draining",
         "travel": "clock",
     },
 )

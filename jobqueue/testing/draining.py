@@ -1,82 +1,46 @@
-"""Run all due jobs in this thread, as a worker would."""
+"""Run all due jobs at a call, or each job as soon as it is committed; add the job of a tick of a schedule."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from unittest.mock import patch
+
+from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
-from jobqueue.db.clock import Selected, UtcNow
-from jobqueue.exceptions import InvalidType
-from jobqueue.gates.ahead import opened
+from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
+from jobqueue.db.clock import Selected, UtcNow, read_now
+from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.buckets import draw
+from jobqueue.gates.opening import unclaimed
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Gate, Job
-from jobqueue.signals import RunOutcome
+from jobqueue.producer.enqueueing import add
+from jobqueue.schedules.deciding import jitter_of
+from jobqueue.schedules.declaring import Declared, declared
+from jobqueue.schedules.definitions import from_json
+from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.versions import document_of
+from jobqueue.signals import RunOutcome, job_enqueued
 from jobqueue.testing.clock import Clock
-from jobqueue.testing.leases import WORKER
-from jobqueue.testing.runs import JobRun, discover_tasks, run_all
+from jobqueue.testing.runs import WORKER, Drained, JobRun, discover_tasks, run, take_lease
 from jobqueue.transitions import claim, reap
 from jobqueue.transitions.claiming.candidates import queue_names
-from jobqueue.validation import check_instant, check_int, check_queue
+from jobqueue.validation import check_instant, check_int, check_queue, did_you_mean
 from jobqueue.worker.run.batch import batch_of
 
 #: runs after which a drain() without a limit gives up, because a job probably enqueues itself
 ENDLESS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """The runs of a drain() or of a run_inline() block, in order."""
-
-    runs: list[JobRun]
-
-    def __str__(self) -> str:
-        return "\n".join(str(run) for run in self.runs) or "nothing ran"
-
-    @property
-    def ran(self) -> int:
-        """The number of runs; a job that was retried counts once for each run."""
-        return len(self.runs)
-
-    @property
-    def ok(self) -> int:
-        """The number of runs that succeeded."""
-        return self.count(RunOutcome.OK)
-
-    @property
-    def failed(self) -> int:
-        """The number of runs that raised, whether the job will be retried or not."""
-        return self.count(RunOutcome.RETRY) + self.count(RunOutcome.DEAD)
-
-    @property
-    def dead(self) -> int:
-        """The number of runs after which the job was FAILED."""
-        return self.count(RunOutcome.DEAD)
-
-    @property
-    def errors(self) -> list[BaseException]:
-        """The exceptions of the failed runs."""
-        return [
-            run.error
-            for run in self.runs
-            if run.error is not None and run.outcome in (RunOutcome.RETRY, RunOutcome.DEAD)
-        ]
-
-    def count(self, outcome: str) -> int:
-        """The number of runs with this outcome (see JobRun)."""
-        return sum(run.outcome == outcome for run in self.runs)
-
-    def raise_error(self) -> Drained:
-        """Raise the first exception of a failed run, with its own traceback; return this object if there is none."""
-        if self.errors:
-            raise self.errors[0]
-        return self
+#: that ticks() returns
+TICKS_MAX = 10_000
 
 
 def drain(
@@ -101,7 +65,7 @@ def drain(
         check_int(limit, "limit", 1)
     discover_tasks()
     # Ids begin again where a test has been rolled back.
-    opened.clear()
+    unclaimed.clear()
     clock = Clock(alias)
     with clock.running():
         if now is not None:
@@ -166,7 +130,7 @@ class _Drainer:
             leases = claim(name, most, worker=WORKER, using=self._using)
             if not leases:
                 return
-            self.runs += run_all(leases)
+            self.runs += run(leases)
 
     def next_due(self, end: datetime) -> datetime | None:
         """When the next job becomes due, if not after `end`. Jobs that were parked in this drain do not count."""
@@ -201,3 +165,118 @@ class _Drainer:
         _, drawn = draw(gate.used_until, gate.now, limits.per_second or 0.0, 0)
         # A token that is there already is of no use to what waits: it waits for something else.
         return drawn.opens_at if drawn.opens_at is not None and drawn.opens_at > gate.now else None
+
+
+@contextmanager
+def run_inline(*, using: str | None = None) -> Iterator[Drained]:
+    """Within the block, every due job that is enqueued runs in this thread as soon as it is committed.
+
+    Outside a transaction it runs before enqueue() returns, otherwise when your outermost atomic() block ends; after a
+    rollback it does not run. A test case's own transaction does not count. Jobs that a job enqueues run after that job.
+    Delayed jobs and retries stay READY; drain() runs them. As in production, enqueue() does not raise what a job
+    raises; the end of the block raises the first error. Yields a Drained, to which each run is added.
+    """
+    alias = alias_of(using)
+    discover_tasks()
+    inline = _Inline(alias)
+    connection = connections[alias]
+    job_enqueued.connect(inline.on_enqueued)
+    try:
+        with patch.object(connection, "savepoint_commit", inline.after(connection.savepoint_commit)):
+            yield inline.drained
+            inline.release()
+    finally:
+        job_enqueued.disconnect(inline.on_enqueued)
+    inline.drained.raise_error()
+
+
+class _Inline:
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._ready: deque[int] = deque()
+        self._running = False
+        self.drained = Drained([])
+
+    def on_enqueued(self, job_id: int, using: str, **_: object) -> None:
+        """Receives job_enqueued, which is sent after the commit: run the job now, or after the one that is running."""
+        if using != self._using:
+            return
+        self._ready.append(job_id)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._ready:
+                self._run(self._ready.popleft())
+        finally:
+            self._running = False
+
+    def after(self, commit: Callable[[str], None]) -> Callable[[str], None]:
+        """savepoint_commit() of the connection, wrapped: in a test case the end of the outermost one is the commit."""
+
+        def savepoint_commit(sid: str) -> None:
+            commit(sid)
+            if not in_open_transaction(self._using):
+                self.release()
+
+        return savepoint_commit
+
+    def release(self) -> None:
+        """Send the signals of what was committed within the test case's transaction; leave the calls of others."""
+        if in_open_transaction(self._using):
+            return
+        connection = connections[self._using]
+        calls = [entry for entry in connection.run_on_commit if isinstance(entry[1], AfterCommit)]
+        connection.run_on_commit = [
+            entry for entry in connection.run_on_commit if not isinstance(entry[1], AfterCommit)
+        ]
+        for _, call, *_ in calls:
+            call()
+
+    def _run(self, job_id: int) -> None:
+        if not Job.objects.using(self._using).due().filter(pk=job_id).exists():
+            return
+        lease = take_lease(job_id, using=self._using)
+        if lease is not None:
+            self.drained.runs.extend(run([lease]))
+
+
+def fire(name: str, at: datetime | None = None) -> int:
+    """Add the job of one tick of a schedule of the code or the settings, as a worker would; the job's id.
+
+    `at`: the tick, aware (default: now, by the database's clock); it need not be one of the schedule. Neither overlap
+    nor missed ticks count. The job is due at once, or later by the schedule's jitter. Raises InvalidValue if no
+    schedule has the name, and what enqueue() raises.
+    """
+    one = _find(name)
+    alias = str(getattr(one.task.get_backend(), "database", None) or alias_of(None))
+    now = read_now(alias)
+    tick = now if at is None else check_instant(at, "at")
+    late = jitter_of(name, tick, one.terms.jitter_seconds)
+    job = from_json(document_of(one)).job(tick, now + timedelta(seconds=late) if late else None, now)
+    return add(job, using=alias)
+
+
+def ticks(name: str, since: datetime, until: datetime) -> list[datetime]:
+    """The ticks of a schedule of the code or the settings after `since`, up to `until`: aware, in UTC, 10,000 at most.
+
+    Raises InvalidValue if no schedule has the name.
+    """
+    timing = _find(name).terms.timing
+    found: list[datetime] = []
+    last, tick = check_instant(until, "until"), timing.after(check_instant(since, "since"))
+    while tick is not None and tick <= last and len(found) < TICKS_MAX:
+        found.append(tick)
+        tick = timing.after(tick)
+    return found
+
+
+def _find(name: str) -> Declared:
+    discover_tasks()
+    declare_settings()
+    if name not in declared():
+        raise InvalidValue(
+            f"no schedule is called {name!r:.200}{did_you_mean(name, declared())}. Nothing was written; schedules are "
+            "declared in the tasks.py of an app, or in JOBQUEUE['SCHEDULES']."
+        )
+    return declared()[name]

@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from jobqueue.testing.clock import Clock
-    from jobqueue.testing.draining import Drained
+    from jobqueue.testing.runs import Drained
 
 
 def _database(request: pytest.FixtureRequest) -> None:

@@ -254,7 +254,7 @@ def test_a_preview_of_very_many_counts_for_a_second_and_groups_the_newest(monkey
     assert "Start: retry 3 jobs" in page
     assert job_page(old[0]) in page
 
-    monkeypatch.setattr("jobqueue.dead_letters.preview.time_limit", over_at_once)
+    monkeypatch.setattr("jobqueue.dead_letters.listing.time_limit", over_at_once)
     page = text_of(client.get(NEW, {"everything": "on", "canary": "2"}))
     assert "So many dead letters match that counting them took too long." in page
     assert "After that, the others are retried, oldest first." in page

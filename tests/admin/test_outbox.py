@@ -16,7 +16,7 @@ from django.utils.html import escape
 from jobqueue.admin.page import readonly
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.idempotency import once
-from jobqueue.idempotency.keys import stored
+from jobqueue.idempotency.records import stored
 from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import dead_letters, discard, publish
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, act, client_of, person, root, text_of

@@ -22,14 +22,14 @@ TEMPLATES = {
     "counter.py",
     "dead_letters/noting.py",
     "idempotency/records.py",
-    "locks/fence_floor.py",
+    "locks/lease.py",
     "locks/mutex_rows.py",
     "producer/dedupe.py",
     "retention/windows.py",
     # Of tables of other packages, which have no models here.
     "schedules/importing/rows.py",
     # What the server does to a session, for tests of users.
-    "testing/simulated.py",
+    "testing/injecting.py",
 }
 
 MODELS = list(apps.get_app_config("jobqueue").get_models())

@@ -172,7 +172,7 @@ def test_where_a_row_of_the_project_protects_a_job_the_others_are_deleted_one_by
     def refuse(*_, **__):
         raise IntegrityError("a row refers to one of them")
 
-    monkeypatch.setattr("jobqueue.bulk_verbs.changing.delete_jobs", refuse)
+    monkeypatch.setattr("jobqueue.bulk_verbs.carrying_out.delete_jobs", refuse)
     event = record("prune")
     finish()
     assert not Job.objects.exists()

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from jobqueue.bulk_verbs import matching, walking
-from jobqueue.bulk_verbs.changing import change
+from jobqueue.bulk_verbs.carrying_out import change
 from jobqueue.bulk_verbs.filtering import check_verb, still
 from jobqueue.bulk_verbs.preview import preview
 from jobqueue.bulk_verbs.walking import next_ids

@@ -9,7 +9,7 @@ from django.core.management import call_command
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models.job import HELD_GATE
-from jobqueue.ordering.report import hot_keys, stuck_keys
+from jobqueue.ordering.lanes import hot_keys, stuck_keys
 from jobqueue.transitions import ack, claim, fail, retry
 from tests.cli.helpers import refused
 from tests.factories import claim_one, set_columns

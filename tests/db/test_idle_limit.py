@@ -106,5 +106,5 @@ def test_a_server_that_does_not_take_it_is_used_without_it(in_a_workers_thread, 
     def refuse(connection, sql):
         raise OperationalError(1193, "Unknown system variable")
 
-    monkeypatch.setattr("jobqueue.db.mysql.idle_limit.one_value", refuse)
+    monkeypatch.setattr("jobqueue.db.mysql.session.one_value", refuse)
     assert in_a_workers_thread(limits) == (USUAL, USUAL, USUAL)

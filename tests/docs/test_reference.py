@@ -25,10 +25,9 @@ from jobqueue.explain.explanation import CODES
 from jobqueue.lockstats.report import ServerCounts
 from jobqueue.log_format import JsonFormatter
 from jobqueue.management.commands.jobs import SUBCOMMANDS
-from jobqueue.metrics.families import families
-from jobqueue.metrics.figures import Figures
+from jobqueue.metrics.families import Figures, families
 from jobqueue.models import Job
-from jobqueue.testing.simulated import KINDS
+from jobqueue.testing.injecting import KINDS
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, table

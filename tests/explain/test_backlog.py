@@ -7,7 +7,7 @@ import pytest
 from jobqueue import enqueue, enqueue_many, task, workflow
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import JobQueueError
-from jobqueue.explain import explain_backlog, findings, subjects, survey
+from jobqueue.explain import explain_backlog, findings, survey
 from jobqueue.explain.backlog import SPOTS_MAX
 from jobqueue.flow import breaker, drain, pause, set_limit
 from jobqueue.models import Job
@@ -208,7 +208,7 @@ class TestLimits:
     def test_jobs_are_told_from_those_of_other_subjects_by_what_was_read_and_counted_in_all(
         self, worker, limited, monkeypatch
     ):
-        monkeypatch.setattr(subjects, "SAMPLE_MAX", 2)
+        monkeypatch.setattr("jobqueue.explain.backlog.SAMPLE_MAX", 2)
         worker("w")
         add(6, limited(concurrency_limit=1))
         taken()

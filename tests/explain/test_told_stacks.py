@@ -8,7 +8,7 @@ from django.utils import translation
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.explain import explain_backlog, explain_job, explain_queue
 from jobqueue.explain.reports import Line, Standing
-from jobqueue.explain.waiting_for import wait_of
+from jobqueue.explain.waits import wait_of
 from jobqueue.models import JobStatTotal, Worker
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import claim_one, make_job, now, set_columns

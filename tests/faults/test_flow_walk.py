@@ -16,7 +16,7 @@ from jobqueue import flow, task
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.gates import breaker
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.timing import open_due
 from jobqueue.maintenance.gate_sweep import GateSweep

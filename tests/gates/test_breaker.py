@@ -11,7 +11,7 @@ from jobqueue.failures.dependencies import DependencySettings
 from jobqueue.flow import breaker
 from jobqueue.gates import breaker as machine
 from jobqueue.gates import declared
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Job
 from jobqueue.signals import breaker_changed

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from jobqueue.flow import breaker
 from jobqueue.gates import breaker as machine
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.signals import breaker_changed
 from jobqueue.testing import travel

@@ -7,7 +7,7 @@ import pytest
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import set_limit
 from jobqueue.gates import breaker as machine
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Gate, Job
 from jobqueue.testing import travel

@@ -7,7 +7,7 @@ import pytest
 from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.gates import breaker as machine
 from jobqueue.gates import timing
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, GateWait, Job
 from jobqueue.transitions import ack

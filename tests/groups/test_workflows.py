@@ -12,7 +12,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
 from jobqueue.explain import explain_job, explain_queue
-from jobqueue.grouping.parents import Parents
+from jobqueue.grouping.running import Parents
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.testing import drain, travel

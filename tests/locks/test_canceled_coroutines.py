@@ -150,7 +150,7 @@ def test_a_time_limit_around_a_block_ends_it_and_the_lock_beside_a_slow_query(ki
 
 @real
 def test_an_error_of_the_release_is_kept_as_a_note_of_the_cancelation():
-    from jobqueue.locks.shielded import run_shielded
+    from jobqueue.locks.lock import run_shielded
 
     canceled = threading.Event()
 

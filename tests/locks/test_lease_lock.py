@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import lease_lock, lock_all
-from jobqueue.locks.fence_floor import sweep
+from jobqueue.locks.lease import sweep
 from jobqueue.maintenance import lock_sweeper
 from jobqueue.models import FenceFloor, LockRow
 from tests.blocking import somebody_waits

@@ -10,11 +10,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from jobqueue.db.lock_facts import Deadlock, LockWait, Party
+from jobqueue.db.diagnostics import Deadlock, LockWait, Party
 from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder
-from jobqueue.lockstats.tables import Finding, deadlock_finding, keep_findings
-from jobqueue.lockstats.wording import finding_lines
+from jobqueue.lockstats.recorder import Finding, deadlock_finding, keep_findings
+from jobqueue.lockstats.report import finding_lines
 from jobqueue.models import LockFinding, LockRow
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, client_of, person, root, text_of
 from tests.cli.helpers import refused

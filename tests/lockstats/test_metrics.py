@@ -11,8 +11,8 @@ from jobqueue.db import background_writer
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
-from jobqueue.lockstats import counters, recorder
-from jobqueue.lockstats.counters import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECONDS, Buffer, Counters, LockId, waited
+from jobqueue.lockstats import recorder
+from jobqueue.lockstats.recorder import KEYS_KEPT, KEYS_MAX, OTHER, WINDOW_SECONDS, Buffer, Counters, LockId, waited
 from jobqueue.lockstats.report import read_keys, read_kinds
 from jobqueue.maintenance import cleaner
 from jobqueue.models import LockFinding, LockStat
@@ -47,7 +47,7 @@ def micros_since(begun):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_acquisition_its_wait_and_its_hold_are_counted(kind, server, monkeypatch):
     # On a busy machine even a free lock takes a while.
-    monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
+    monkeypatch.setattr(recorder, "CONTENDED_SECONDS", 60)
     begun = time.monotonic()
     with make_lock(kind, "k1"):
         stay()
@@ -81,7 +81,7 @@ def test_no_instant_is_counted_as_both_waited_and_held(kind, server, monkeypatch
 @committed
 @pytest.mark.parametrize("kind", ["lease", "redis"])
 def test_a_lock_that_was_not_got_is_a_failure_and_a_late_one_was_contended(kind, server, monkeypatch):
-    monkeypatch.setattr(counters, "CONTENDED_SECONDS", 60)
+    monkeypatch.setattr(recorder, "CONTENDED_SECONDS", 60)
     with make_lock(kind, "k2"), pytest.raises(LockNotAcquired):
         make_lock(kind, "k2", timeout_seconds=0.05).acquire()
     holder = make_lock(kind, "k2").acquire()
@@ -238,7 +238,7 @@ def test_counting_can_be_turned_off(settings):
 
 def test_a_lock_that_the_server_waited_for_was_contended_though_it_was_tried_once():
     buffer = Buffer()
-    for seconds in (0.001, counters.CONTENDED_SECONDS * 2):
+    for seconds in (0.001, recorder.CONTENDED_SECONDS * 2):
         buffer.count(LockId("mutex", "k"), waited(seconds, acquired=True))
     ((_, lines),) = buffer.pending()
     assert (lines["mutex", "k"].acquired, lines["mutex", "k"].contended) == (2, 1)

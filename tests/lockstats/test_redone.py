@@ -23,7 +23,7 @@ from jobqueue.db.retry import ATTEMPTS, retry_transient
 from jobqueue.db.sqlite.dialect import SQLite
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.lockstats import recorder
-from jobqueue.lockstats.counters import WINDOWS_MAX
+from jobqueue.lockstats.recorder import WINDOWS_MAX
 from jobqueue.lockstats.report import read_redone
 from jobqueue.maintenance import cleaner
 from jobqueue.models import OutboxEvent, RedoneStat

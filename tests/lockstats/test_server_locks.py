@@ -6,15 +6,14 @@ import pytest
 from django.db import connection, connections
 
 from jobqueue import signals
+from jobqueue.db.diagnostics import MYSQL_QUOTES, without_values
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.lock_facts import MYSQL_QUOTES, without_values
-from jobqueue.db.mysql.innodb_status import read_deadlock
+from jobqueue.db.mysql.diagnostics import read_deadlock
 from jobqueue.db.retry import count_refusal
 from jobqueue.exceptions import NotSupported
 from jobqueue.locks import lease_lock
 from jobqueue.lockstats import recorder
-from jobqueue.lockstats.report import read_findings, read_server
-from jobqueue.lockstats.wording import finding_lines
+from jobqueue.lockstats.report import finding_lines, read_findings, read_server
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockFinding, LockRow
 from tests.locks.helpers import expire

@@ -2,8 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobqueue.metrics.families import prometheus_text
-from jobqueue.metrics.figures import read_figures
+from jobqueue.metrics.families import prometheus_text, read_figures
 
 
 def parsed(text):

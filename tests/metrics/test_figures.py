@@ -13,7 +13,7 @@ from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.metrics import families
 from jobqueue.models import JobStat, RedoneStat
 from jobqueue.models.job import HELD_GATE
-from jobqueue.stats import recorder, totals
+from jobqueue.stats import counts, recorder
 from jobqueue.stats.histogram import BOUNDS_SECONDS
 from jobqueue.transitions import ack, claim, discard, fail, reap
 from tests.blocking import let_lists_expire
@@ -96,7 +96,7 @@ def test_figures_of_ended_jobs_that_are_too_many_are_left_out_and_said_to_be(mon
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="c") is None
     assert of(found, "jobqueue_ended_complete") == 0
     monkeypatch.undo()
-    monkeypatch.setattr(totals, "ROWS_MAX", 2)
+    monkeypatch.setattr(counts, "ROWS_MAX", 2)
     found = figures()
     # A missing counter gives no rate; a counter that lacks rows would give a wrong one.
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="a") is None

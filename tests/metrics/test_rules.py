@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from jobqueue.lockstats.report import ServerCounts
-from jobqueue.metrics.families import prometheus_text
-from jobqueue.metrics.figures import Figures
+from jobqueue.metrics.families import Figures, prometheus_text
 from jobqueue.stats import QueueStats
 from jobqueue.stats.counts import Counts, Kind
 from jobqueue.worker.monitor.probe import Probe

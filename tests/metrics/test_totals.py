@@ -9,9 +9,8 @@ from jobqueue.db.clock import read_now
 from jobqueue.maintenance import cleaner, stat_totals
 from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.models import JobStat, JobStatTotal
-from jobqueue.stats import totals
-from jobqueue.stats.counts import Kind
-from jobqueue.stats.totals import read_totals
+from jobqueue.stats import counts
+from jobqueue.stats.counts import Kind, read_totals
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db
@@ -98,7 +97,7 @@ def test_tasks_of_one_name_in_two_queues_and_raw_rows_are_counted_apart(minute):
 
 
 def test_what_is_too_much_to_add_up_is_not_read(minute, monkeypatch):
-    monkeypatch.setattr(totals, "ROWS_MAX", 2)
+    monkeypatch.setattr(counts, "ROWS_MAX", 2)
     for task in ("a", "b"):
         add(SPAN.PROCESS, minute, task=task, done=1)
     assert len(read_totals("default")) == 2

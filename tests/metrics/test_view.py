@@ -11,7 +11,7 @@ from django.test import RequestFactory
 from jobqueue import metrics
 from jobqueue.conf import load, read
 from jobqueue.exceptions import StatementTimeout
-from jobqueue.metrics import figures, serving
+from jobqueue.metrics import families, serving
 from tests.factories import make_job, make_jobs
 from tests.metrics.helpers import of, parsed
 from tests.patience import patient
@@ -130,9 +130,9 @@ def test_scrapes_at_the_same_time_share_one_answer():
 
 
 def test_a_read_that_takes_too_long_is_said_to(monkeypatch):
-    monkeypatch.setattr(figures, "READ_SECONDS", -1.0)
+    monkeypatch.setattr(families, "READ_SECONDS", -1.0)
     with pytest.raises(StatementTimeout):
-        figures.read_figures(using="default")
+        families.read_figures(using="default")
     status, text = scrape()
     assert status == 503
     assert "was stopped" in text
@@ -144,7 +144,7 @@ def test_a_database_that_does_not_answer_is_said_to_without_its_words(monkeypatc
     def broken(*args, **options):
         raise OperationalError("no route to db.internal as root")
 
-    monkeypatch.setattr(figures, part, broken)
+    monkeypatch.setattr(families, part, broken)
     status, text = scrape()
     assert (status, "did not answer" in text, "db.internal" in text) == (503, True, False)
     assert "db.internal" in caplog.text

@@ -31,10 +31,10 @@ def put_off(seconds, **conditions):
 @pytest.fixture
 def later(monkeypatch):
     """later(seconds): the relay's own clock goes on by so much; the database's does not."""
-    from jobqueue.outbox import poll_ranges
+    from jobqueue.outbox import claiming
 
-    real, ahead = poll_ranges.time.monotonic, [0.0]
-    monkeypatch.setattr(poll_ranges.time, "monotonic", lambda: real() + ahead[0])
+    real, ahead = claiming.time.monotonic, [0.0]
+    monkeypatch.setattr(claiming.time, "monotonic", lambda: real() + ahead[0])
 
     def move(seconds):
         ahead[0] += seconds

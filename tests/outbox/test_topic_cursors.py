@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import lanes, publish, retry, statements
+from jobqueue.outbox import claiming, publish, retry, statements
 from jobqueue.outbox.claiming import EventClaimer
 from tests.marks import committed
 from tests.outbox.helpers import other_connection, say
@@ -21,7 +21,7 @@ SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """A memory that lasts as long as the test, however busy the machine is."""
-    monkeypatch.setattr(lanes, "CURSOR_SECONDS", 600)
+    monkeypatch.setattr(claiming, "CURSOR_SECONDS", 600)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_an_event_that_is_due_before_the_last_one_taken_waits_for_a_short_batch_
     late = say("t", "late")
     OutboxEvent.objects.filter(pk=late).update(due_at=UtcNowPlus(-60))
     assert take(claimer, 2) == ids[2:4]
-    later = lanes.time.monotonic() + lanes.CURSOR_SECONDS
-    monkeypatch.setattr(lanes.time, "monotonic", lambda: later)
+    later = claiming.time.monotonic() + claiming.CURSOR_SECONDS
+    monkeypatch.setattr(claiming.time, "monotonic", lambda: later)
     assert late in take(claimer, 2)
 
 

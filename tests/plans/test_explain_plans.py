@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many, task
-from jobqueue.explain import explain_backlog, explain_job, explain_queue, subjects, survey
+from jobqueue.explain import backlog, explain_backlog, explain_job, explain_queue, survey
 from jobqueue.explain.ready_jobs import LEVELS_MAX
 from jobqueue.flow import breaker, set_limit
 from jobqueue.gates.waiting import FLOW_GATE
@@ -192,7 +192,7 @@ def test_the_backlog_of_a_table_five_times_as_large_costs_no_more(transactional_
     monkeypatch.setattr(survey, "COUNT_MAX", 4)
     monkeypatch.setattr(survey, "COUNT_LEAST", 2)
     monkeypatch.setattr(survey, "ENTRIES_MAX", 200)
-    monkeypatch.setattr(subjects, "SAMPLE_MAX", 4)
+    monkeypatch.setattr(backlog, "SAMPLE_MAX", 4)
     Job.objects.bulk_create(seeds())
     fill(5)
     small = len(sent(explain_backlog)), reads(explain_backlog)

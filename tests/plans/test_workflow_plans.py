@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import groups, workflow
 from jobqueue.conf import load
 from jobqueue.explain import explain_job
-from jobqueue.grouping.parents import Parents
+from jobqueue.grouping.running import Parents
 from jobqueue.maintenance import group_cleaner, group_sweep
 from jobqueue.models import JobGroup
 from jobqueue.transitions import ack, ack_many, claim, fail, retry

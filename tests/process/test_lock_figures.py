@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from jobqueue.lockstats.counters import Counters
+from jobqueue.lockstats.recorder import Counters
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import Job, LockRow, LockStat, RedoneStat
 from jobqueue.worker.child.process import LockReport

@@ -8,7 +8,7 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import breaker
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.maintenance.queue_levels import Moved, QueueLevels
 from jobqueue.models import BreakerState, FlowRule, Gate, GateSlot, Schedule

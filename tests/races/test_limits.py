@@ -11,7 +11,7 @@ from jobqueue import enqueue, task
 from jobqueue.exceptions import LeaseLost, QueueFull
 from jobqueue.flow import pause, resume, set_limit
 from jobqueue.gates import admit, breaker, opening
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.opening import open_jobs
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.waiting import delete_waits

@@ -12,7 +12,7 @@ from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow import set_limit
 from jobqueue.gates import breaker, timing
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Gate, GateSlot, GateWait, Job
 from jobqueue.transitions import ack, cancel, claim

@@ -12,7 +12,7 @@ from jobqueue.maintenance import pruner
 from jobqueue.maintenance.pruner import Pruner
 from jobqueue.models import ArchivedJob, Job, JobAttempt
 from jobqueue.models.job import UNFINISHED
-from jobqueue.ordering.report import stuck_keys
+from jobqueue.ordering.lanes import stuck_keys
 from jobqueue.retention import deletion, history, windows
 from jobqueue.retention.windows import Walk
 from jobqueue.transitions import ack, fail, retry

@@ -6,7 +6,7 @@ from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
-from jobqueue.stats.held_back import count_held_back
+from jobqueue.stats.live import count_held_back
 from tests.factories import make_in_state, make_jobs, set_columns
 
 pytestmark = pytest.mark.django_db

@@ -8,9 +8,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import JobStat
 from jobqueue.stats import history
-from jobqueue.stats.history import read_history
-from jobqueue.stats.queue_history import read_histories
-from jobqueue.stats.recent import read_recent
+from jobqueue.stats.history import read_histories, read_history
+from jobqueue.stats.queues import read_recent
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db

@@ -23,7 +23,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters import Redriven, redrive
 from jobqueue.dead_letters.filtering import check_filter
-from jobqueue.dead_letters.preview import Candidate, preview
+from jobqueue.dead_letters.listing import Candidate, preview
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance.worker_rows import is_any_alive

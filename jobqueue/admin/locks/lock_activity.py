@@ -19,11 +19,10 @@ from jobqueue.admin.locks.lists import lists_of
 from jobqueue.admin.page.formatting import NOTHING, badge, block, moment, plain, relative, span
 from jobqueue.admin.page.readonly import ReadOnlyAdmin
 from jobqueue.conf import load
-from jobqueue.db.lock_facts import LockWait
+from jobqueue.db.diagnostics import LockWait
 from jobqueue.lockstats import report
-from jobqueue.lockstats.counters import OTHER
-from jobqueue.lockstats.report import LockSummary, ServerLocks
-from jobqueue.lockstats.wording import blocker, finding_lines
+from jobqueue.lockstats.recorder import OTHER
+from jobqueue.lockstats.report import LockSummary, ServerLocks, blocker, finding_lines
 from jobqueue.models import LockFinding, LockStat
 
 if TYPE_CHECKING:

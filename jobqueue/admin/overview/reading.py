@@ -17,9 +17,8 @@ from jobqueue.maintenance.worker_list import held_jobs, state_of
 from jobqueue.maintenance.worker_rows import SILENT
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.schedules.listing import late_names
-from jobqueue.stats.held_back import GATES, count_held_back
-from jobqueue.stats.history import Part
-from jobqueue.stats.queue_history import QueueHistory, read_histories
+from jobqueue.stats.history import Part, QueueHistory, read_histories
+from jobqueue.stats.live import HELD_BACK_GATES, count_held_back
 from jobqueue.stats.queues import QueueStats, figures
 from jobqueue.transitions.claiming.candidates import queue_names
 
@@ -126,7 +125,7 @@ def held_back(using: str, names: Sequence[str], *, more: bool) -> HeldBack:
     most = count_max(len(names))
     with time_limit(READ_SECONDS, using=using) as limit:
         of_queues = count_held_back(names[:QUEUES_MAX], using, limit.check, most)
-    found = dict.fromkeys(GATES, 0)
+    found = dict.fromkeys(HELD_BACK_GATES, 0)
     for of_gates in of_queues.values():
         for gate, count in of_gates.items():
             found[gate] += count

@@ -17,8 +17,8 @@ from jobqueue.admin.page.formatting import NOTHING, badge, hint, number, plain, 
 from jobqueue.admin.page.rates import marked
 from jobqueue.models import FlowRule
 from jobqueue.stats.ends import Ends
+from jobqueue.stats.history import QueueHistory
 from jobqueue.stats.live import is_at_least
-from jobqueue.stats.queue_history import QueueHistory
 from jobqueue.stats.queues import QueueStats
 
 NAME_CHARS, QUEUES_SHOWN = 80, 50

@@ -15,9 +15,16 @@ from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.lock_facts import MYSQL_QUOTES, HeldLocks, LockWait, RowHolder, lock_wait, without_values
-from jobqueue.db.mysql.diagnostics import NO_PROCESS_RIGHT, MySQLDiagnostics, ask, marks
-from jobqueue.db.mysql.innodb_status import RECORD_LOCKS, MonitorReader, record_of
+from jobqueue.db.diagnostics import MYSQL_QUOTES, HeldLocks, LockWait, RowHolder, lock_wait, without_values
+from jobqueue.db.mysql.diagnostics import (
+    NO_PROCESS_RIGHT,
+    RECORD_LOCKS,
+    MonitorReader,
+    MySQLDiagnostics,
+    ask,
+    marks,
+    record_of,
+)
 from jobqueue.exceptions import NotSupported
 
 # Instants of INNODB_TRX have the zone of the server's host and no fractions, so they are only compared to each other.

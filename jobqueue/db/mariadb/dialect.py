@@ -15,7 +15,7 @@ from jobqueue.db.mariadb.diagnostics import MariaDBDiagnostics
 from jobqueue.db.mariadb.locks import MariaDBLocks
 from jobqueue.db.mysql import hints
 from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.mysql.read_limit import limit_by_variables
+from jobqueue.db.mysql.session import limit_by_variables
 from jobqueue.db.mysql.set_up import MariaDBSetUp
 
 #: a longer list of values becomes a temporary table and a sort (in_predicate_conversion_threshold, 1000 by default)

@@ -20,9 +20,7 @@ from jobqueue.db.dialect import Dialect, ErrorKind, Problem, Q
 from jobqueue.db.lock_dialect import LockDialect
 from jobqueue.db.mysql import hints, server
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
-from jobqueue.db.mysql.idle_limit import limit_in_transactions
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.read_limit import limit_by_variables
 from jobqueue.db.mysql.server import (
     SESSION_LOST,
     collation,
@@ -31,6 +29,7 @@ from jobqueue.db.mysql.server import (
     server_problems,
     write_refusal,
 )
+from jobqueue.db.mysql.session import limit_by_variables, limit_in_transactions
 from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.set_up import SetUp
@@ -76,7 +75,6 @@ class MySQL(Dialect):
     set_up: SetUp = MySQLSetUp()
     asks_for_transaction = True
     has_parentheses_in_union = True
-    scans_loosely = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
@@ -163,12 +161,17 @@ class MySQL(Dialect):
         (key,) = self.insert(connection, table, columns, [row])
         return key, None
 
+    def loose_scan_sql(self, table: str, columns: str, index: str, where: str = "") -> str:
+        """For GROUP BY the server reads the first entry of each group in the index."""
+        rows = f"{table} FORCE INDEX ({index})" + (f" WHERE {where}" if where else "")
+        return f"SELECT {columns} FROM {rows} GROUP BY {columns} ORDER BY {columns} LIMIT %s"
+
     def distinct_sql(self, table: str, column: str, index: str) -> str:
-        """By a loose scan of the index, which the server does for GROUP BY; its recursion ends after 1,000 steps."""
-        return f"SELECT {column} FROM {table} FORCE INDEX ({index}) GROUP BY {column} ORDER BY {column} LIMIT %s"
+        """By a loose scan, because a recursion of the server ends after 1,000 steps."""
+        return self.loose_scan_sql(table, column, index)
 
     def distinct_after_sql(self, table: str, column: str, index: str) -> str:
-        return self.distinct_sql(table, column, index).replace(" GROUP", f" WHERE {column} > %s GROUP")
+        return self.loose_scan_sql(table, column, index, f"{column} > %s")
 
     def distinct_where_sql(
         self, table: str, column: str, index: str, conditions: Sequence[str], order: Sequence[str]

@@ -9,9 +9,9 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.lock_facts import (
+from jobqueue.db.diagnostics import (
     Deadlock,
+    Diagnostics,
     HeldLock,
     HeldLocks,
     LockKind,
@@ -23,7 +23,7 @@ from jobqueue.db.lock_facts import (
     statement_of,
     without_values,
 )
-from jobqueue.db.lock_facts import marked as _
+from jobqueue.db.diagnostics import marked as _
 from jobqueue.db.sockets import one_value
 from jobqueue.exceptions import NotSupported
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import Error, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import Problem
-from jobqueue.db.sockets import one_value
+from jobqueue.db.sockets import one_value, restored
 
 #: of psycopg_pool, for Django's option "pool": no connection was free in time, or too many threads wait for one
 _POOL_ERRORS = {"PoolTimeout", "TooManyRequests"}
@@ -86,24 +86,12 @@ def limited_waits(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[N
         return
     before = str(one_value(connection, "SELECT current_setting('lock_timeout')"))
     one_value(connection, _SET_WAITS, [max(1, round(1000 * seconds))] * 2)
-    session = connection.connection
-    try:
+    with restored(connection, lambda: one_value(connection, _RESTORE_WAITS, [before])):
         yield
-    finally:
-        if connection.connection is session:
-            _restore(connection, before)
-
-
-def _restore(connection: BaseDatabaseWrapper, before: str) -> None:
-    try:
-        one_value(connection, "SELECT set_config('lock_timeout', %s, false)", [before])
-    except Error:
-        # Lost, or in a transaction that has failed: its end takes back what was set in it.
-        if not connection.in_atomic_block:
-            connection.close()
 
 
 _SET = "SELECT set_config('statement_timeout', %s, true)"
+_RESTORE_WAITS = "SELECT set_config('lock_timeout', %s, false)"
 _SET_WAITS = (
     "SELECT set_config('lock_timeout', (CASE WHEN setting::bigint BETWEEN 1 AND %s THEN setting::bigint "
     "ELSE %s END)::text || 'ms', false) FROM pg_settings WHERE name = 'lock_timeout'"

@@ -14,8 +14,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.failures import summary
 from jobqueue.gates import breaker, declared
-from jobqueue.gates.breaker import BreakerOpen
-from jobqueue.gates.breaker_runs import Run
+from jobqueue.gates.breaker import BreakerOpen, Run
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.transitions import Lease
 from jobqueue.worker.run.attempt import Ending, Outcome

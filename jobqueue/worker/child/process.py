@@ -21,7 +21,7 @@ from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.opening import on_closed, on_opened
 from jobqueue.lockstats import recorder
-from jobqueue.lockstats.counters import Counters
+from jobqueue.lockstats.recorder import Counters
 from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries

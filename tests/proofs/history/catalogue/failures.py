@@ -131,7 +131,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary goes on although a job of it failed its attempt",
-        "dead_letters/canary.py",
+        "dead_letters/stepping.py",
         "_failure",
         "row.attempts > before or (row.status",
         "(row.status",
@@ -139,7 +139,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary that nobody ran counts as passed",
-        "dead_letters/canary.py",
+        "dead_letters/stepping.py",
         "verdict_of",
         '"" if passed else "no job',
         '"" if passed or canaries else "no job',
@@ -190,7 +190,7 @@ BULK_VERBS = [
     ),
     mutant(
         "one protected job keeps all of its chunk from being deleted",
-        "bulk_verbs/changing.py",
+        "bulk_verbs/carrying_out.py",
         "_delete",
         "gone += sum(delete_job(job_id, using=using) for job_id in jobs)",
         "continue",

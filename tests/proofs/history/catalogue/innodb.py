@@ -156,7 +156,7 @@ MYSQL = [
     ),
     mutant(
         "a stricter limit that the session has is lifted",
-        "db/mysql/read_limit.py",
+        "db/mysql/session.py",
         "limit_by_variables",
         "min(before[name], limit) if before[name] else limit",
         "limit",
@@ -174,7 +174,7 @@ MYSQL = [
     ),
     mutant(
         "signed keys of locked records are shown with a wrong sign",
-        "db/mysql/innodb_status.py",
+        "db/mysql/diagnostics.py",
         "readable",
         '"unsigned" in column_type else number - (1 << (8 * len(data) - 1))',
         '"unsigned" in column_type else number - (1 << (8 * len(data)))',

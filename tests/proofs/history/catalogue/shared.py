@@ -51,7 +51,7 @@ LOCKS = [
     ),
     mutant(
         "fences begin anew when a lock's row was cleaned up",
-        "locks/fence_floor.py",
+        "locks/lease.py",
         "_insert_sql",
         "SELECT {name}, fence + 1, {owner}, {token}, {ends}",
         "SELECT {name}, 1, {owner}, {token}, {ends}",
@@ -60,7 +60,7 @@ LOCKS = [
     ),
     mutant(
         "a canceled coroutine does not wait for the release of its lock",
-        "locks/shielded.py",
+        "locks/lock.py",
         "run_shielded",
         """except asyncio.CancelledError as error:
             canceled = error""",
@@ -115,7 +115,7 @@ IDEMPOTENCY = [
 OUTBOX = [
     mutant(
         "a relay moves its cursor only behind events that it finds",
-        "outbox/poll_ranges.py",
+        "outbox/claiming.py",
         "_NewEvents.lanes",
         "self._read_to.append((now, last))",
         "self._read_to.append((now, max(self._seen, default=0)))",
@@ -123,7 +123,7 @@ OUTBOX = [
     ),
     mutant(
         "a relay moves its cursor past events that may be committed late",
-        "outbox/poll_ranges.py",
+        "outbox/claiming.py",
         "_LATE_SECONDS",
         "2.0",
         "0.0",

@@ -230,7 +230,7 @@ CONNECTIONS = [
 REDRIVES = [
     mutant(
         "the page of a new redrive puts all dead letters into groups",
-        "dead_letters/preview.py",
+        "dead_letters/listing.py",
         "preview",
         "else newest_rows(using, wanted, grouped)",
         "else (rows, False)",

@@ -55,8 +55,8 @@ STATS = [
     ),
     mutant(
         "nodes that wait for their parents are not counted as held back",
-        "stats/held_back.py",
-        "GATES",
+        "stats/live.py",
+        "HELD_BACK_GATES",
         "(KEY_GATE, FLOW_GATE, PARENTS_GATE)",
         "(KEY_GATE, FLOW_GATE)",
         "tests/stats/test_held_back.py",
@@ -122,7 +122,7 @@ EXPLAIN = [
     ),
     mutant(
         "of the delayed jobs the last one is told as the next",
-        "explain/delayed.py",
+        "explain/backlog.py",
         "read_delays",
         "min(quiet, default=None)",
         "max(quiet, default=None)",
@@ -294,7 +294,7 @@ ALARMS = [
     ),
     mutant(
         "one look at the threshold begins an alarm",
-        "alarms/hysteresis.py",
+        "alarms/reading.py",
         "LOOKS",
         "LOOKS = 2",
         "LOOKS = 1",
@@ -302,7 +302,7 @@ ALARMS = [
     ),
     mutant(
         "looks that are hours apart count as two in a row",
-        "alarms/hysteresis.py",
+        "alarms/reading.py",
         "after_look",
         "before.looks if in_a_row else 0",
         "before.looks",
@@ -310,7 +310,7 @@ ALARMS = [
     ),
     mutant(
         "an alarm of a minimum ends below it",
-        "alarms/hysteresis.py",
+        "alarms/reading.py",
         "is_over",
         "value > END_ABOVE * threshold if name in MINIMA",
         "value < END_ABOVE * threshold if name in MINIMA",
