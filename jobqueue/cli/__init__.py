@@ -1,1 +1,1 @@
-"""What the management commands use: arguments, set-up of the process, and the sub-commands of `jobs`."""
+"""What the management commands use: arguments, output, set-up of the process, and the sub-commands of `jobs`."""

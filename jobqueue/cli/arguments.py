@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
+from itertools import chain
 from typing import Any
 
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import CommandError
 from django.db import Error, connections
 
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, StatementTimeout, WrongDatabase, WrongSettings
+from jobqueue.masking import mask_text
 
 #: exit statuses: no such id, wrong usage, no usable database, wrong settings, and what was looked for exists
 NO_SUCH_ID, USAGE, NO_DATABASE, MISCONFIGURED, FOUND = 1, 2, 3, 4, 5
@@ -56,10 +58,13 @@ def count(most: int) -> Callable[[str], int]:
     return parse
 
 
-def tell_of_more(out: OutputWrapper, found: Sized, given: dict[str, Any]) -> None:
-    """Say that a list may go on, if it has as many lines as --limit allows."""
-    if len(found) >= given["limit"]:
-        out.write("there may be more: pass a larger --limit")
+def check_options(verbs: Mapping[str, Collection[str]], verb: str, given: Mapping[str, Any]) -> None:
+    """Raise InvalidValue for an option that belongs to other ones of `verbs`, which has the options of each."""
+    for option in dict.fromkeys(chain.from_iterable(verbs.values())):
+        if given[option] not in (None, False) and option not in verbs[verb]:
+            takers = ", ".join(name for name, taken in verbs.items() if option in taken)
+            shown = option.replace("_", "-")
+            raise InvalidValue(f"--{shown} goes with {takers}, not with {verb}. Nothing was changed.")
 
 
 def size(text: str) -> int:
@@ -97,10 +102,11 @@ def add_django_options(own: ArgumentParser, command: ArgumentParser) -> None:
 
 
 def unreadable(using: str, error: Error | DatabaseBusy | StatementTimeout, what: str = "the queue") -> str:
-    """The message for a database that cannot be read."""
+    """The message for a database that cannot be read, masked: its errors quote values and addresses."""
     if isinstance(error, NotMigrated | WrongDatabase):
-        return str(error).removesuffix(".") + "."
-    return f"{what} on {using!r} cannot be read: {error}. To find out why, run: manage.py check --database {using}."
+        return mask_text(str(error).removesuffix(".") + ".")
+    why = mask_text(str(error))
+    return f"{what} on {using!r} cannot be read: {why}. To find out why, run: manage.py check --database {using}."
 
 
 def database_of(given: Mapping[str, Any]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import getpass
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from django.db import Error
 
 from jobqueue import bulk_verbs
+from jobqueue.cli.output import Result, complain
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
-from jobqueue.log_format import one_line
-from jobqueue.masking import mask_text
+from jobqueue.validation import check_id
+
+T = TypeVar("T")
 
 
 def author() -> str:
@@ -34,10 +36,33 @@ def audit(
         bulk_verbs.record_done(verb, filters, who=who, changed=changed, reason=reason, using=using)
     except (Error, DatabaseBusy, OutcomeUnknown) as error:
         # A database error would make the user believe that nothing was changed.
-        sys.stderr.write(f"{verb}: done, but not in the audit: {mask_text(one_line(str(error)))}\n")
+        complain(f"{verb}: done, but not in the audit: {error}")
 
 
 def audit_jobs(verb: str, job_ids: Iterable[int], *, using: str) -> None:
     """Record the jobs that `verb` has changed."""
     ids = list(job_ids)
     audit(verb, {"job_ids": ",".join(map(str, ids))}, changed=len(ids), using=using)
+
+
+def change_each(
+    verb: str | None,
+    ids: Iterable[str],
+    change: Callable[[int], T],
+    told: Callable[[dict[int, T]], Result],
+    *,
+    using: str,
+) -> Iterator[Result]:
+    """Change jobs one by one; told(found) is the Result. Those for which change(id) is true are recorded, if by a verb.
+
+    All ids are checked before the first job is changed. After an error, what was done before is printed and recorded.
+    """
+    job_ids = [check_id(given_id) for given_id in ids]
+    found: dict[int, T] = {}
+    try:
+        for job_id in job_ids:
+            found[job_id] = change(job_id)
+    finally:
+        yield told(found)
+        if verb is not None:
+            audit_jobs(verb, (job_id for job_id, done in found.items() if done), using=using)

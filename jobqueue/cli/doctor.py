@@ -1,19 +1,17 @@
-"""jobs doctor: check the whole set-up, and print what to do about each finding."""
+"""The sub-command doctor: check the whole set-up, and print what to do about each finding."""
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import OutputWrapper
 from django.utils import translation
 
-from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json
-from jobqueue.cli.tables import aligned
+from jobqueue.cli.arguments import NO_DATABASE
+from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.doctor import Finding, Level
 from jobqueue.doctor.examination import READ_SECONDS, Checked, check_all, in_order
 from jobqueue.doctor.schema import grants
@@ -22,45 +20,32 @@ from jobqueue.doctor.schema import grants
 FOUND_WRONG = 1
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--grants",
         metavar="ACCOUNT",
         help="print the GRANT statements that this account of workers needs; check nothing",
     )
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _doctor(using: str, given: dict[str, Any]) -> Result:
     if given["grants"] is not None:
-        return _grants(out, using, given)
+        statements = grants(given["grants"], using)
+        nobody = ["-- This database has no accounts: whoever may write the file may run workers."]
+        return Result({"database": using, "grants": statements}, statements or nobody, is_script=True)
     with translation.override(None):
         checked = list(check_all(using, seconds=READ_SECONDS))
     findings = in_order(checked)
-    if given["json"]:
-        out.write(json.dumps(_document(using, checked, findings)))
-    elif given["verbosity"] > 0:
-        for line in _lines(checked, findings, every=given["verbosity"] > 1):
-            out.write(line)
+    status = FOUND_WRONG if any(finding.is_bad for finding in findings) else 0
     if any(finding.id == "database_unreachable" for finding in findings):
-        return NO_DATABASE
-    return FOUND_WRONG if any(finding.is_bad for finding in findings) else 0
-
-
-def _grants(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-    statements = grants(given["grants"], using)
-    if given["json"]:
-        out.write(json.dumps({"version": 1, "database": using, "grants": statements}))
-    else:
-        for line in statements or ["-- This database has no accounts: whoever may write the file may run workers."]:
-            out.write(line)
-    return 0
+        status = NO_DATABASE
+    lines = _lines(checked, findings, every=given["verbosity"] > 1)
+    return Result(_document(using, checked, findings), lines, status)
 
 
 def _document(using: str, checked: Sequence[Checked], findings: Sequence[Finding]) -> dict[str, Any]:
     checks = [{"name": one.check.name, "title": one.check.title, "state": _state(one)} for one in checked]
-    return {"version": 1, "database": using, "findings": [asdict(finding) for finding in findings], "checks": checks}
+    return {"database": using, "findings": [asdict(finding) for finding in findings], "checks": checks}
 
 
 def _state(one: Checked) -> str:
@@ -89,3 +74,6 @@ def _counts(findings: Sequence[Finding]) -> str:
     number = Counter(finding.level for finding in findings)
     bad = [f"{number[level]} {level}{'' if number[level] == 1 else 's'}" for level in (Level.ERROR, Level.WARNING)]
     return f"{', '.join(bad)}, {number[Level.INFO]} for information"
+
+
+DOCTOR = Subcommand("Check the whole set-up, and print what to do about each finding.", _declare, _doctor)

@@ -1,4 +1,4 @@
-"""jobs enqueue: add a job of a registered task, as its code does."""
+"""The sub-command enqueue: add a job of a registered task, as its code does."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.core.management.base import OutputWrapper
-
 from jobqueue.backends import JobQueueBackend
-from jobqueue.cli.arguments import add_database, add_json, duration
+from jobqueue.cli.arguments import duration
 from jobqueue.cli.audited import audit_jobs
-from jobqueue.compat import AnyTask, InvalidTask, TaskResult
+from jobqueue.cli.output import Result, Subcommand
+from jobqueue.compat import InvalidTask
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
-from jobqueue.log_format import one_line
 from jobqueue.producer.insert import NewJob
 from jobqueue.tasks import registry
 from jobqueue.tasks.calls import Call
@@ -23,7 +21,7 @@ from jobqueue.tasks.definition import JobTask
 from jobqueue.validation import did_you_mean
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("task", metavar="TASK", help="the path of a task, such as orders.tasks.send_receipt")
     # Django takes "args" out of the options of a command.
@@ -37,11 +35,9 @@ def declare(parser: ArgumentParser) -> None:
     when("--at", type=_instant, default=None, metavar="WHEN", help="it is due then: 2026-01-31T18:00+09:00")
     add("--key", default=None, metavar="KEY", help="its dedupe key, in place of that of the task")
     add("--priority", type=int, default=None, metavar="N", help="larger numbers run first (default: that of the task)")
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _enqueue(using: str, given: dict[str, Any]) -> Result:
     task = _task(given["task"])
     _check_database(task, given)
     try:
@@ -56,18 +52,11 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
         raise InvalidValue(f"{error} Nothing was written.") from None
     if added:
         audit_jobs("enqueue", [int(result.id)], using=_database_of(task))
-    _tell(out, given, chosen, result, is_new=bool(added))
-    return 0
-
-
-def _tell(out: OutputWrapper, given: dict[str, Any], task: AnyTask, result: TaskResult[Any], *, is_new: bool) -> None:
-    if given["json"]:
-        facts = {"id": int(result.id), "added": is_new, "task": task.module_path, "queue": task.queue_name}
-        out.write(json.dumps({"version": 1, **facts}))
-    elif given["verbosity"] > 0 and is_new:
-        out.write(one_line(f"job {result.id} of task {task.module_path} was added to queue {task.queue_name}"))
-    elif given["verbosity"] > 0:
-        out.write(one_line(f"job {result.id} holds the dedupe key in queue {task.queue_name}; no job was added"))
+        said = f"job {result.id} of task {chosen.module_path} was added to queue {chosen.queue_name}"
+    else:
+        said = f"job {result.id} holds the dedupe key in queue {chosen.queue_name}; no job was added"
+    facts = {"id": int(result.id), "added": bool(added), "task": chosen.module_path, "queue": chosen.queue_name}
+    return Result(facts, [said])
 
 
 def _list(text: str) -> list[Any]:
@@ -144,3 +133,6 @@ def _due(task: JobTask[..., Any], given: dict[str, Any]) -> datetime | None:
         at: datetime | None = given["at"]
         return at
     return read_now(_database_of(task)) + timedelta(seconds=given["in"])
+
+
+ENQUEUE = Subcommand("Add a job of a registered task, as its code does.", _declare, _enqueue)

@@ -1,4 +1,4 @@
-"""jobs explain: say why a job does not run, a queue does not move, or due jobs wait at all."""
+"""Why jobs do not run: the sub-commands explain and unrunnable, and the lock for which a command has waited."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import OutputWrapper
+from django.db import Error
 from django.utils import translation
 
-from jobqueue.cli.arguments import NO_SUCH_ID, add_database, add_json
-from jobqueue.cli.tables import aligned
-from jobqueue.cli.watch import add_watch, repeat
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID
+from jobqueue.cli.output import Result, Subcommand, aligned
+from jobqueue.db import fault_vendor
 from jobqueue.db.time_limit import time_limit
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, StatementTimeout
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
 from jobqueue.explain.asking import ask_workers
-from jobqueue.explain.row_locks import locked_tables
+from jobqueue.explain.row_locks import locked_tables, waits_in_words
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
+from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
 from jobqueue.validation import check_id
 
 #: how long reading may take
@@ -30,45 +33,40 @@ READ_SECONDS = 5.0
 _PAGE = "docs/howto/troubleshooting.md"
 #: first codes of a job that runs
 _RUNS = ("running", "outside_service", "hanging")
+#: jobs that `unrunnable` looks at unless all are
+SOME = 50_000
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare_explain(parser: ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", default=None, metavar="ID", help="the id of a job; without it: all due jobs")
     parser.add_argument("--queue", default=None, metavar="NAME", help="the jobs of this queue")
     parser.add_argument("--no-stacks", action="store_true", help="do not ask busy workers where their threads are")
     parser.add_argument(
         "--all-causes", action="store_true", help="look at all causes, also if the database answers slowly"
     )
-    add_watch(parser)
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _prepare_explain(given: dict[str, Any]) -> None:
     if given["id"] is not None and given["queue"] is not None:
         raise InvalidValue("jobs explain takes the ID of a job or --queue, not both. Nothing was explained.")
-    job_id = None if given["id"] is None else check_id(given["id"])
+    if given["id"] is not None:
+        check_id(given["id"])
     # So that the limits of tasks are known, and no task is said to be unknown here.
     list(registry.discover())
 
-    def show(out: OutputWrapper) -> int:
-        found = _explain(job_id, given, using)
-        # Not within the limit of time, which may be a transaction.
-        if not given["no_stacks"] and ask_workers(found, job_id=job_id, queue=given["queue"], using=using):
-            found = _explain(job_id, given, using)
-        if given["json"]:
-            reasons = [asdict(one) for one in found]
-            out.write(json.dumps({"version": 1, "job_id": job_id, "queue": given["queue"], "reasons": reasons}))
-        elif given["verbosity"] > 0:
-            for line in _lines(found) if found else [f"job {job_id} does not exist"]:
-                out.write(line)
-            out.write(f"\nMore: {_PAGE}#{_part(found, job_id)}")
-        return 0 if found else NO_SUCH_ID
 
-    return repeat(show, out, using, given, words=f"what holds jobs of {using} up")
+def _explain(using: str, given: dict[str, Any]) -> Result:
+    job_id = None if given["id"] is None else check_id(given["id"])
+    found = _reasons(job_id, given, using)
+    # Not within the limit of time, which may be a transaction.
+    if not given["no_stacks"] and ask_workers(found, job_id=job_id, queue=given["queue"], using=using):
+        found = _reasons(job_id, given, using)
+    said = _lines(found) if found else [f"job {job_id} does not exist"]
+    document = {"job_id": job_id, "queue": given["queue"], "reasons": list(map(asdict, found))}
+    return Result(document, [*said, "", f"More: {_PAGE}#{_part(found, job_id)}"], 0 if found else NO_SUCH_ID)
 
 
-def _explain(job_id: int | None, given: dict[str, Any], using: str) -> list[Explanation]:
+def _reasons(job_id: int | None, given: dict[str, Any], using: str) -> list[Explanation]:
     """[] for an id that no job has. In English, as everything on the command line."""
     queue, every = given["queue"], given["all_causes"]
     with translation.override(None), time_limit(READ_SECONDS, using=using):
@@ -98,7 +96,7 @@ def _lines(found: list[Explanation]) -> Iterator[str]:
     for place, one in enumerate(found):
         if place:
             yield ""
-        yield one_line(f"{one.code}: {one.text}")
+        yield f"{one.code}: {one.text}"
         rows = [[f"  {name}", _shown(value)] for name, value in one.evidence.items() if value not in (None, "", [])]
         yield from aligned([*rows, ["  next step", one.next_step]])
 
@@ -111,3 +109,49 @@ def _shown(value: JSON) -> str:
     if isinstance(value, list):
         return ", ".join(map(_shown, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _declare_unrunnable(parser: ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="look at every waiting job, however many there are")
+    parser.add_argument("--fail-if-any", action="store_true", help=f"exit {FOUND} if there are any; looks at all")
+
+
+def _unrunnable(using: str, given: dict[str, Any]) -> Result:
+    list(registry.discover())
+    found, complete = find_unrunnable(using=using, most=None if given["all"] or given["fail_if_any"] else SOME)
+    jobs = sum(kind.jobs for kind in found)
+    if complete:
+        said = f"{jobs} waiting jobs cannot be run by this code"
+    else:
+        said = f"{jobs} of the jobs that are claimed first cannot be run by this code; --all looks at all"
+    document = {"unrunnable": list(map(asdict, found)), "complete": complete}
+    return Result(document, [*map(_kind, found), said], FOUND if found and given["fail_if_any"] else 0)
+
+
+def _kind(kind: Unrunnable) -> str:
+    version = f" version {kind.payload_version}" if kind.payload_version > 1 else ""
+    name = (kind.task or "(handler)") + version
+    return f"{kind.jobs}  {kind.queue}  {name}  from #{kind.first_id}  {kind.why}"
+
+
+def tell_waits(using: str, err: OutputWrapper, error: Exception) -> None:
+    """Write the current lock waits, with their holders, to `err` if `error` may have come from one."""
+    waited = isinstance(error, DatabaseBusy | StatementTimeout)
+    if not waited and not (isinstance(error, Error) and fault_vendor(using).waited_too_long(error)):
+        return
+    with translation.override(None):
+        found = waits_in_words(using)
+    for one in found:
+        err.write(mask_text(one_line(f"{one.code}: {one.text} {one.next_step}")))
+
+
+EXPLAIN = Subcommand(
+    "Say why a job does not run, a queue does not move, or due jobs wait at all.",
+    _declare_explain,
+    _explain,
+    prepare=_prepare_explain,
+    watched="what holds jobs of {} up",
+)
+UNRUNNABLE = Subcommand(
+    "List the waiting jobs that the code of this process cannot run.", _declare_unrunnable, _unrunnable
+)

@@ -1,36 +1,32 @@
-"""jobs locks: print lock statistics, sessions that wait for a lock now, and deadlocks."""
+"""The sub-command locks: print lock statistics, sessions that wait for a lock now, and deadlocks."""
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from django.core.management.base import OutputWrapper
 from django.utils import translation
 
-from jobqueue.cli.arguments import add_database, add_json, count, duration
+from jobqueue.cli.arguments import count, duration
+from jobqueue.cli.output import Result, Subcommand
 from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
 from jobqueue.lockstats.recorder import OTHER
 from jobqueue.lockstats.report import LockSummary, RedoneTransactions, ServerLocks, blocker, finding_lines
-from jobqueue.log_format import one_line
 from jobqueue.models import LockFinding, LockRow
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--since", type=duration, default=3600.0, metavar="D", help="period of the statistics (default 1h)"
     )
     parser.add_argument("--limit", type=count(1000), default=20, metavar="N", help="rows of each list (default 20)")
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _locks(using: str, given: dict[str, Any]) -> Result:
     seconds, limit = given["since"], given["limit"]
     server = report.read_server(using=using, limit=limit)
     kinds = report.read_kinds(seconds=seconds, using=using)
@@ -38,20 +34,14 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     held = report.read_held(limit=limit, using=using)
     redone = report.read_redone(seconds=seconds, using=using)
     found = {kind: list(report.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
-    if given["json"]:
-        out.write(json.dumps(_object(seconds, server, kinds, keys, redone, held, found)))
-        return 0
-    if given["verbosity"] == 0:
-        return 0
     # English, as everything on the command line.
     with translation.override(None):
         ours = [*_statistics(seconds, kinds, keys), *_redone(redone), *_held(held)]
-        for line in [*ours, *_server(server), *_found(found)]:
-            out.write(line)
-    return 0
+        lines = [*ours, *_server(server), *_found(found)]
+    return Result(_document(seconds, server, kinds, keys, redone, held, found), lines)
 
 
-def _object(
+def _document(
     seconds: float,
     server: ServerLocks,
     kinds: list[LockSummary],
@@ -61,7 +51,6 @@ def _object(
     found: Mapping[LockFinding.Kind, list[LockFinding]],
 ) -> dict[str, object]:
     return {
-        "version": 1,
         "since_seconds": seconds,
         "kinds": [_counters_of(one) for one in kinds],
         "keys": [_counters_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
@@ -97,7 +86,7 @@ def _statistics(seconds: float, kinds: list[LockSummary], keys: list[LockSummary
     yield "Most contended keys"
     for one in keys:
         key = "(all other keys)" if one.key == OTHER else one.key
-        yield "  " + one_line(_line(one, f"{one.kind}  {key}"))
+        yield "  " + _line(one, f"{one.kind}  {key}")
 
 
 def _line(one: LockSummary, name: str) -> str:
@@ -123,25 +112,24 @@ def _held(held: Iterable[LockRow]) -> Iterator[str]:
     yield "Lease locks held now"
     for row in held:
         left = format_seconds((row.expires_at - row.now).total_seconds())  # type: ignore[attr-defined]
-        yield "  " + one_line(f"{row.lock_key}  {row.owner}  fence {row.fence}  {left} left")
+        yield f"  {row.lock_key}  {row.owner}  fence {row.fence}  {left} left"
 
 
 def _server(server: ServerLocks) -> Iterator[str]:
     yield "Sessions waiting for a lock now"
     for wait in server.waits or []:
-        yield "  " + one_line(
-            f"{wait.waiting} for {format_seconds(wait.seconds)}  {wait.locked} ({wait.mode})  {wait.waiting_statement}"
-        )
+        what = f"{wait.locked} ({wait.mode})  {wait.waiting_statement}"
+        yield f"  {wait.waiting} for {format_seconds(wait.seconds)}  {what}"
         age = "" if wait.blocking_seconds is None else f", open for {format_seconds(wait.blocking_seconds)}"
-        yield "    " + one_line(f"held by {wait.blocking}{age}: {blocker(wait)}")
+        yield f"    held by {wait.blocking}{age}: {blocker(wait)}"
     if server.slow:
         yield "Statements by lock wait time"
         for slow in server.slow:
-            yield "  " + one_line(f"{format_seconds(slow.lock_seconds)}  {slow.runs} runs  {slow.statement}")
+            yield f"  {format_seconds(slow.lock_seconds)}  {slow.runs} runs  {slow.statement}"
     if server.deadlocks is not None:
         yield f"Deadlocks since the server began to count: {server.deadlocks}"
     for problem in server.problems:
-        yield one_line(f"Not shown: {problem}")
+        yield f"Not shown: {problem}"
 
 
 def _found(found: Mapping[LockFinding.Kind, list[LockFinding]]) -> Iterator[str]:
@@ -150,4 +138,7 @@ def _found(found: Mapping[LockFinding.Kind, list[LockFinding]]) -> Iterator[str]
             ago = format_seconds(max(0.0, (row.now - row.last_seen_at).total_seconds()))  # type: ignore[attr-defined]
             yield f"{kind.label}, {ago} ago"
             for line in finding_lines(row):
-                yield "  " + one_line(line)
+                yield f"  {line}"
+
+
+LOCKS = Subcommand("Print lock statistics, sessions that wait for a lock now, and deadlocks.", _declare, _locks)

@@ -1,8 +1,7 @@
-"""jobs prune: delete ended jobs that are old or many enough, and old rows of the other tables."""
+"""The sub-command prune: delete ended jobs that are old or many enough, and old rows of the other tables."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
@@ -13,12 +12,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from django.core.management.base import OutputWrapper
-
-from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, add_database, add_json, count, duration, duration_or_zero
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration, duration_or_zero
 from jobqueue.cli.audited import audit
-from jobqueue.cli.dead_letters import confirm
-from jobqueue.cli.tables import aligned
+from jobqueue.cli.output import Result, Subcommand, aligned, complain, confirm
 from jobqueue.conf import load
 from jobqueue.conf.retention import STATES, YEARS_MAX, Kept
 from jobqueue.durations import format_seconds, parse_seconds
@@ -68,7 +64,7 @@ def _states(text: str) -> Mapping[str, Kept]:
     return found
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--state", type=_states, metavar="STATE=AGE,...", help="delete only these, as done=7d,failed=90d")
     add("--queue", action="append", metavar="NAME", help="only jobs of this queue; may be repeated")
@@ -80,25 +76,19 @@ def declare(parser: ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="count what would be deleted, and change nothing")
     add("--list", action="store_true", help="also print the id of each job")
     add("--yes", action="store_true", help="do not ask for confirmation; needed without a terminal")
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _run(using: str, given: dict[str, Any]) -> Iterator[Result]:
     """Delete in short transactions; 5 if it stopped before all were deleted, or if the answer is no."""
     found = _found_by(given)
     if given["export"] == "":
         raise InvalidValue("--export needs the name of a file. Nothing was deleted.")
     if given["dry_run"]:
-        counts = _count(found(using, False), given)
-        _tell(out, given, counts, "would be deleted")
-        return 0 if counts.complete else FOUND
+        yield _told(_count(found(using, False), given), given, "would be deleted")
+        return
     if not given["yes"] and not _is_confirmed(found, using, given):
-        if given["json"]:
-            out.write(json.dumps({"version": 1, "pruned": None}))
-        elif given["verbosity"] > 0:
-            out.write("nothing was changed")
-        return FOUND
+        yield Result({"pruned": None}, ["nothing was changed"], FOUND)
+        return
     done = _Counts(lists=given["list"])
     try:
         with ExitStack() as stack:
@@ -108,12 +98,11 @@ def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
                 audit("prune", _chosen(given), changed=done.total, using=using)
     except (OSError, KeyboardInterrupt) as error:
         done.complete = False
-        _tell(out, given, done, "were deleted")
+        yield _told(done, given, "were deleted", NO_SUCH_ID)
         why = error.strerror if isinstance(error, OSError) else "it was interrupted"
-        sys.stderr.write(f"{why}; the other jobs are not deleted\n")
-        return NO_SUCH_ID
-    _tell(out, given, done, "were archived" if given["archive"] else "were deleted")
-    return 0 if done.complete else FOUND
+        complain(f"{why}; the other jobs are not deleted")
+    else:
+        yield _told(done, given, "were archived" if given["archive"] else "were deleted")
 
 
 def _chosen(given: Mapping[str, Any]) -> dict[str, str]:
@@ -222,22 +211,23 @@ def _prune(
         done.rows[cleaner.name] = cleaner.run_once(load(), using=using).rows
 
 
-def _tell(out: OutputWrapper, given: Mapping[str, Any], found: _Counts, what: str) -> None:
-    if given["json"]:
-        jobs = [{"queue": q, "state": state, "jobs": number} for (q, state), number in sorted(found.jobs.items())]
-        facts = {"version": 1, "dry_run": given["dry_run"], "complete": found.complete, "total": found.total}
-        listed = {"ids": found.ids} if given["list"] else {}
-        out.write(json.dumps({**facts, "jobs": jobs, "other_rows": found.rows, **listed}))
-        return
-    if given["verbosity"] < 1:
-        return
+def _told(found: _Counts, given: Mapping[str, Any], what: str, status: int | None = None) -> Result:
+    jobs = [{"queue": q, "state": state, "jobs": number} for (q, state), number in sorted(found.jobs.items())]
+    facts = {"dry_run": given["dry_run"], "complete": found.complete, "total": found.total}
+    listed = {"ids": found.ids} if given["list"] else {}
+    document = {**facts, "jobs": jobs, "other_rows": found.rows, **listed}
+    return Result(document, _lines(found, given, what), status or (0 if found.complete else FOUND))
+
+
+def _lines(found: _Counts, given: Mapping[str, Any], what: str) -> Iterator[str]:
     rows = [(str(number), state, queue) for (queue, state), number in sorted(found.jobs.items())]
-    for line in aligned(rows, numbers=(0,)) if rows else ():
-        out.write(line)
-    for job_id in found.ids if given["list"] else ():
-        out.write(str(job_id))
-    out.write(f"{count_of(found.total, 'ended job')} {what if found.total != 1 else what.replace('were', 'was')}")
+    yield from aligned(rows, numbers=(0,)) if rows else ()
+    yield from map(str, found.ids if given["list"] else ())
+    yield f"{count_of(found.total, 'ended job')} {what if found.total != 1 else what.replace('were', 'was')}"
     if others := sum(found.rows.values()):
-        out.write(f"{count_of(others, 'old row')} of other tables {'were' if others != 1 else 'was'} deleted")
+        yield f"{count_of(others, 'old row')} of other tables {'were' if others != 1 else 'was'} deleted"
     if not found.complete:
-        out.write("more may be left: it stopped early")
+        yield "more may be left: it stopped early"
+
+
+PRUNE = Subcommand("Delete ended jobs that are old or many enough, and old rows of the other tables.", _declare, _run)

@@ -1,41 +1,38 @@
-"""jobs queues: list queues with what is set for them; pause, resume, drain and limit a queue."""
+"""The sub-command queues: list queues with what is set for them; pause, resume, drain and limit a queue."""
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import OutputWrapper
 from django.utils import translation
 
 from jobqueue import flow
-from jobqueue.cli.arguments import FOUND, add_database, add_json
+from jobqueue.cli.arguments import FOUND, check_options
 from jobqueue.cli.audited import audit, author
-from jobqueue.cli.dead_letters import instant
-from jobqueue.cli.tables import aligned
+from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow import KEEP, wording
 from jobqueue.flow.overview import QueueState, place_state, queue_states
 from jobqueue.flow.until import read_until
-from jobqueue.log_format import count_of, one_line
+from jobqueue.log_format import count_of
 from jobqueue.tasks import registry
 
 #: verb -> the options that it takes
-VERBS: dict[str, frozenset[str]] = {
-    "list": frozenset(),
-    "pause": frozenset({"reason", "until", "task", "by"}),
-    "resume": frozenset({"task", "by"}),
-    "drain": frozenset({"reason", "by"}),
-    "limit": frozenset({"task", "concurrency", "rate", "clear"}),
+VERBS: dict[str, tuple[str, ...]] = {
+    "list": (),
+    "pause": ("reason", "until", "task", "by"),
+    "resume": ("task", "by"),
+    "drain": ("reason", "by"),
+    "limit": ("task", "concurrency", "rate", "clear"),
 }
 _NONE = "none"
 _HEAD = ("queue", "ready", "running", "state", "concurrency", "rate", "why")
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="*",
@@ -57,24 +54,23 @@ def declare(parser: ArgumentParser) -> None:
         "--clear", action="store_true", help="limits of the settings, or of the task's code, count again"
     )
     parser.add_argument("--by", default=None, metavar="NAME", help="who does it (default: the user of this process)")
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _queues(using: str, given: dict[str, Any]) -> Result:
     verb, name = _words(given["words"])
-    _check_options(verb, given)
+    _check(verb, given)
     # English, as everything on the command line.
     with translation.override(None):
         if verb == "list":
-            _list(out, given, queue_states(using=using, names=None if name is None else [name]))
-            return 0
+            return _listed(queue_states(using=using, names=None if name is None else [name]))
         if given["task"] is not None:
             list(registry.discover())
         changed, say = _APPLY[verb](name, using, given)
         place = {"queue": str(name)} | ({"task": given["task"]} if given["task"] else {})
         audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
-        return _tell(out, given, changed, place_state(str(name), given["task"], using=using), say)
+        state = place_state(str(name), given["task"], using=using)
+        document = {"changed": changed, "queue": _facts(state)}
+        return Result(document, [" ".join(say(state))], 0 if changed else FOUND)
 
 
 def _words(words: list[str]) -> tuple[str, str | None]:
@@ -87,11 +83,8 @@ def _words(words: list[str]) -> tuple[str, str | None]:
     return verb, names[0] if names else None
 
 
-def _check_options(verb: str, given: dict[str, Any]) -> None:
-    for option in ("reason", "until", "task", "concurrency", "rate", "clear", "by"):
-        if given[option] not in (None, False) and option not in VERBS[verb]:
-            takers = ", ".join(name for name, taken in VERBS.items() if option in taken)
-            raise InvalidValue(f"--{option} goes with {takers}, not with {verb}. Nothing was changed.")
+def _check(verb: str, given: dict[str, Any]) -> None:
+    check_options(VERBS, verb, given)
     if verb in ("pause", "drain") and given["reason"] is None:
         raise InvalidValue(f"jobs queues {verb} needs --reason, for whoever finds it. Nothing was changed.")
     limits = given["concurrency"] is not None or given["rate"] is not None
@@ -144,9 +137,7 @@ def _told(given: dict[str, Any]) -> str:
 
 
 def _author(given: dict[str, Any]) -> str:
-    if given["by"] is not None:
-        return str(given["by"])
-    return author()
+    return author() if given["by"] is None else str(given["by"])
 
 
 def _concurrency(text: str) -> int | str:
@@ -157,34 +148,16 @@ def _concurrency(text: str) -> int | str:
     return int(text)
 
 
-def _tell(
-    out: OutputWrapper,
-    given: dict[str, Any],
-    changed: bool,
-    state: QueueState,
-    say: Callable[[QueueState], Iterable[str]],
-) -> int:
-    if given["json"]:
-        out.write(json.dumps({"version": 1, "changed": changed, "queue": _facts(state)}))
-    elif given["verbosity"] > 0:
-        out.write(one_line(" ".join(say(state))))
-    return 0 if changed else FOUND
-
-
-def _list(out: OutputWrapper, given: dict[str, Any], states: list[QueueState]) -> None:
-    if given["json"]:
-        out.write(json.dumps({"version": 1, "queues": list(map(_facts, states))}))
-    elif given["verbosity"] > 0 and not states:
-        out.write("no queue is known: there are no jobs, and nothing is set")
-    elif given["verbosity"] > 0:
-        for line in aligned([_HEAD, *map(_row, states)], numbers=(1, 2)):
-            out.write(line)
+def _listed(states: list[QueueState]) -> Result:
+    lines = ["no queue is known: there are no jobs, and nothing is set"]
+    if states:
+        lines = [*aligned([_HEAD, *map(_row, states)], numbers=(1, 2))]
+    return Result({"queues": list(map(_facts, states))}, lines)
 
 
 def _facts(state: QueueState) -> dict[str, Any]:
     """A queue or task for JSON."""
-    facts = {name: instant(value) for name, value in asdict(state).items()}
-    return facts | {"starts_nothing": state.starts_nothing}
+    return asdict(state) | {"starts_nothing": state.starts_nothing}
 
 
 def _row(state: QueueState) -> tuple[str, ...]:
@@ -212,3 +185,6 @@ def _why(state: QueueState) -> Iterable[str]:
         yield f"{' and '.join(state.set_here)} set by hand"
     if state.unaware_workers:
         yield f"partial: {count_of(state.unaware_workers, 'worker')} without it"
+
+
+QUEUES = Subcommand("List queues with what is set for them; pause, resume, drain and limit a queue.", _declare, _queues)

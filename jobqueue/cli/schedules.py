@@ -1,42 +1,42 @@
-"""jobs schedules: list schedules and their next ticks; run, enable and disable one; import those of other packages."""
+"""The sub-command schedules: list schedules and their ticks; run, enable and disable one; import those of others."""
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import OutputWrapper
+from django.db import connections
 
 from jobqueue import schedules
-from jobqueue.cli import schedule_import
-from jobqueue.cli.arguments import FOUND, add_database, add_json, count
-from jobqueue.cli.audited import audit
-from jobqueue.cli.dead_letters import instant
-from jobqueue.cli.tables import aligned
+from jobqueue.cli.arguments import FOUND, check_options, count
+from jobqueue.cli.audited import audit, author
+from jobqueue.cli.output import Result, Results, Subcommand, aligned, confirm
 from jobqueue.exceptions import InvalidValue
-from jobqueue.log_format import one_line
+from jobqueue.log_format import count_of
 from jobqueue.schedules import Known
 from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.importing.writing import SOURCES, Planned, carry_out, plan
 from jobqueue.schedules.listing import PREVIEW_MAX, timing_of
 from jobqueue.tasks import registry
 
 #: verb -> the options that it takes
-VERBS: dict[str, frozenset[str]] = {
-    "list": frozenset(),
-    "run": frozenset(),
-    "enable": frozenset(),
-    "disable": frozenset({"reason"}),
-    "preview": frozenset({"n"}),
-    "import": frozenset({"dry_run", "map", "yes", "from"}),
+VERBS: dict[str, tuple[str, ...]] = {
+    "list": (),
+    "run": (),
+    "enable": (),
+    "disable": ("reason",),
+    "preview": ("n",),
+    "import": ("dry_run", "map", "yes", "from"),
 }
 _HEAD = ("name", "when", "task", "next tick", "last tick", "last job", "state")
 _TICKS = 5
+#: what --json says of a schedule that is imported
+_FACTS = ("name", "task", "outcome", "why", "words", "next_at", "disabled", "lost")
 
 
-def declare(parser: ArgumentParser) -> None:
+def _declare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="*",
@@ -58,19 +58,19 @@ def declare(parser: ArgumentParser) -> None:
         help="import: where the other package's tables are (default: --database)",
     )
     parser.add_argument("--yes", action="store_true", help="import: do not ask")
-    add_json(parser)
-    add_database(parser)
 
 
-def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _schedules(using: str, given: dict[str, Any]) -> Results:
     verb, name = _words(given["words"])
-    _check_options(verb, given)
+    check_options(VERBS, verb, given)
+    if verb == "disable" and given["reason"] is None:
+        raise InvalidValue("jobs schedules disable needs --reason, for whoever finds it. Nothing was changed.")
     if verb == "list":
-        return _list(out, using, given)
+        return _list(using)
     # What the code declares counts for preview and in the messages, as in a worker.
     list(registry.discover())
     declare_settings()
-    return _APPLY[verb](out, using, name, given)
+    return _APPLY[verb](using, name, given)
 
 
 def _words(words: list[str]) -> tuple[str, str]:
@@ -83,27 +83,12 @@ def _words(words: list[str]) -> tuple[str, str]:
     return verb, names[0] if names else ""
 
 
-def _check_options(verb: str, given: dict[str, Any]) -> None:
-    for option in ("reason", "n", "dry_run", "map", "yes", "from"):
-        if given[option] not in (None, False) and option not in VERBS[verb]:
-            takers = ", ".join(name for name, taken in VERBS.items() if option in taken)
-            shown = option.replace("_", "-")
-            raise InvalidValue(f"--{shown} goes with {takers}, not with {verb}. Nothing was changed.")
-    if verb == "disable" and given["reason"] is None:
-        raise InvalidValue("jobs schedules disable needs --reason, for whoever finds it. Nothing was changed.")
-
-
-def _list(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
+def _list(using: str) -> Result:
     found = schedules.known(using=using)
-    if given["json"]:
-        facts = [{name: instant(value) for name, value in asdict(one).items()} for one in found]
-        out.write(json.dumps({"version": 1, "schedules": facts}))
-    elif given["verbosity"] > 0 and not found:
-        out.write("no schedule is known: those of the code begin when a worker runs")
-    elif given["verbosity"] > 0:
-        for line in aligned([_HEAD, *map(_row, found)]):
-            out.write(line)
-    return 0
+    lines = ["no schedule is known: those of the code begin when a worker runs"]
+    if found:
+        lines = [*aligned([_HEAD, *map(_row, found)])]
+    return Result({"schedules": list(map(asdict, found))}, lines)
 
 
 def _row(one: Known) -> tuple[str, ...]:
@@ -128,52 +113,99 @@ def _state(one: Known) -> Iterable[str]:
     yield from ["differs from the code"] if one.differs else []
 
 
-def _run(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
+def _run(using: str, name: str, given: dict[str, Any]) -> Result:
     job_id = schedules.run_now(name, using=using)
     audit("run", {"schedule": name, "job_ids": str(job_id)}, using=using)
-    return _tell(out, given, {"job_id": job_id}, f"job #{job_id} of schedule {name} was added")
+    return Result({"job_id": job_id}, [f"job #{job_id} of schedule {name} was added"])
 
 
-def _enable(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
+def _enable(using: str, name: str, given: dict[str, Any]) -> Result:
     changed = schedules.enable(name, using=using)
     audit("enable", {"schedule": name}, changed=int(changed), using=using)
     said = "fires again from its next tick on" if changed else "was enabled already; nothing was changed"
-    return _tell(out, given, {"changed": changed}, f"schedule {name} {said}", changed=changed)
+    return Result({"changed": changed}, [f"schedule {name} {said}"], 0 if changed else FOUND)
 
 
-def _disable(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
+def _disable(using: str, name: str, given: dict[str, Any]) -> Result:
     changed = schedules.disable(name, reason=given["reason"], using=using)
     audit("disable", {"schedule": name}, changed=int(changed), reason=given["reason"] or "", using=using)
     said = "fires no tick until it is enabled" if changed else "was disabled already; nothing was changed"
-    return _tell(out, given, {"changed": changed}, f"schedule {name} {said}", changed=changed)
+    return Result({"changed": changed}, [f"schedule {name} {said}"], 0 if changed else FOUND)
 
 
-def _preview(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
+def _preview(using: str, name: str, given: dict[str, Any]) -> Result:
     ticks = schedules.preview(name, given["n"] or _TICKS, using=using)
     words = timing_of(name, using).words
-    if given["json"]:
-        return _tell(out, given, {"words": words, "ticks": [tick.isoformat() for tick in ticks]}, "")
     shown = [f"{tick:%a %Y-%m-%d %H:%M:%S %z}" for tick in ticks] or ["there is no tick any more"]
-    return _tell(out, given, {}, "\n".join(map(one_line, [words, *shown])))
+    return Result({"words": words, "ticks": [tick.isoformat() for tick in ticks]}, [words, *shown])
 
 
-def _import(out: OutputWrapper, using: str, name: str, given: dict[str, Any]) -> int:
-    return schedule_import.run(out, using, name, given)
+def _import(using: str, source: str, given: dict[str, Any]) -> Iterator[Result]:
+    if source not in SOURCES:
+        raise InvalidValue(
+            f"jobs schedules import reads {' or '.join(SOURCES)}, not {source[:40]!r}. Nothing was changed."
+        )
+    plans = plan(source, _mapping(given["map"] or []), using=using, tables_in=_tables_in(given["from"]))
+    new = sum(one.outcome == "new" for one in plans)
+    if not given["dry_run"] and new:
+        if not given["yes"]:
+            yield Result(lines=map(_planned, plans))
+        if not confirm(f"{count_of(new, 'schedule')} would be made.", yes=given["yes"]):
+            yield Result({"schedules": None}, status=FOUND)
+            return
+        plans = carry_out(plans, by=author()[:100], using=using)
+        audit("import", {"source": source}, changed=sum(one.outcome == "new" for one in plans), using=using)
+    counts = {kind: sum(one.outcome == kind for one in plans) for kind in ("new", "exists", "skipped")}
+    facts = [{name: getattr(one, name) for name in _FACTS} for one in plans]
+    made = f"{count_of(counts['new'], 'schedule')} {'would be made' if given['dry_run'] else 'made'}"
+    said = f"{made}, {counts['exists']} left alone, {counts['skipped']} skipped"
+    document = {"dry_run": given["dry_run"], **counts, "schedules": facts}
+    yield Result(document, [*map(_planned, plans), said])
 
 
-def _tell(out: OutputWrapper, given: dict[str, Any], facts: dict[str, Any], said: str, *, changed: bool = True) -> int:
-    if given["json"]:
-        out.write(json.dumps({"version": 1, **facts}))
-    elif given["verbosity"] > 0:
-        for line in said.splitlines():
-            out.write(one_line(line))
-    return 0 if changed else FOUND
+def _mapping(pairs: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        if not (old and equals and new) or found.get(old, new) != new:
+            raise InvalidValue(
+                f"--map {pair[:200]!r} is not OLD=NEW, or names OLD twice. Nothing was changed; give the path of the "
+                "task there and here."
+            )
+        found[old] = new
+    return found
 
 
-_APPLY: dict[str, Callable[[OutputWrapper, str, str, dict[str, Any]], int]] = {
+def _tables_in(alias: str | None) -> str | None:
+    if alias is not None and alias not in connections.settings:
+        known = ", ".join(sorted(connections.settings))
+        raise InvalidValue(f"--from {alias[:100]!r} is not in DATABASES ({known}). Nothing was changed.")
+    return alias
+
+
+def _planned(one: Planned) -> str:
+    return "  ".join(_parts(one))
+
+
+def _parts(one: Planned) -> Iterator[str]:
+    yield from (one.outcome, one.name)
+    if one.outcome != "new":
+        yield one.why
+        return
+    yield from (one.task, one.words)
+    yield f"next {one.next_at:%Y-%m-%d %H:%M:%S} UTC" if one.next_at else f"disabled: {one.disabled or 'no tick'}"
+    yield from [f"without {', '.join(one.lost)}"] if one.lost else []
+
+
+_APPLY: dict[str, Callable[[str, str, dict[str, Any]], Results]] = {
     "run": _run,
     "enable": _enable,
     "disable": _disable,
     "preview": _preview,
     "import": _import,
 }
+SCHEDULES = Subcommand(
+    "List schedules and their next ticks; run, enable and disable one; import those of other packages.",
+    _declare,
+    _schedules,
+)

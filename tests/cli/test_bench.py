@@ -9,8 +9,8 @@ from django.core.management import CommandError
 from django.db import OperationalError, transaction
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.cli import measuring
-from jobqueue.cli.measuring import Measured
+from jobqueue.cli import bench
+from jobqueue.cli.bench import Measured
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.locks import lease_lock
 from jobqueue.models import Job, JobAttempt, LockRow
@@ -83,7 +83,7 @@ class TestOneRun:
         assert run("--jobs", "1").endswith("1 job of an earlier bench that was killed: removed\n")
 
     def test_more_jobs_are_left_than_one_portion_and_all_are_removed(self, monkeypatch):
-        monkeypatch.setattr(measuring, "PORTION", 10)
+        monkeypatch.setattr(bench, "PORTION", 10)
         enqueue_many(BENCH_QUEUE, range(35))
         assert read("--jobs", "25")["left_over"] == 35
         assert left() == 0
@@ -124,7 +124,7 @@ def test_after_an_error_nothing_is_left(monkeypatch):
         raise OperationalError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "ack_many", broken)
+        patch.setattr(bench, "ack_many", broken)
         run("--seconds", "200ms", status=3)
     assert left() == 0
     assert read("--jobs", "1")["complete"]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from jobqueue.cli.completion_words import words_of
+from jobqueue.cli.completion import words_of
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from tests.cli.helpers import printed, read_json, read_until, refused
 from tests.patience import patient
@@ -131,10 +131,10 @@ def test_the_tab_key_of_zsh_completes_words(scripts, keys, shown):
 
 def test_zsh_gets_all_words_and_what_they_mean(scripts):
     text = (scripts / "zsh").read_text()
-    for name, module in SUBCOMMANDS.items():
+    for name, subcommand in SUBCOMMANDS.items():
         assert f"\n      '{name}:" in text
         assert f"\n    ({name})\n" in text
-        assert module.__doc__
+        assert subcommand.meaning
     assert "--watch=[print it again after each TIME, such as 2s]:TIME: " in text
 
 

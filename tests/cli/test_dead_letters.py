@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobqueue.cli import dead_letters, listing, operations, retry
+from jobqueue.cli import dead_letters, jobs, output
 from jobqueue.dead_letters import redrives
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job
@@ -31,15 +31,15 @@ def run(*words):
 
 
 def test_jobs_that_match_are_looked_for_in_parts_of_the_table(monkeypatch):
-    monkeypatch.setattr(listing, "SEARCHED", 2)
+    monkeypatch.setattr(jobs, "SEARCHED", 2)
     made = [make_job("a"), make_job("b"), make_job("a"), make_job("b"), make_job("b")]
     said = json.loads(run("list", "--queue", "a", "--json")[1])
     assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([made[2], made[0]], True)
 
 
 def test_where_no_job_matches_only_the_newest_ones_are_looked_at(monkeypatch):
-    monkeypatch.setattr(listing, "SEARCHED", 2)
-    monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(jobs, "SEARCHED", 2)
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", -1.0)
     oldest, *_ = [make_job("a"), make_job("b"), make_job("b"), make_job("b")]
     said = json.loads(run("list", "--queue", "a", "--json")[1])
     assert (said["jobs"], said["complete"]) == ([], False)
@@ -52,7 +52,7 @@ def test_where_no_job_matches_only_the_newest_ones_are_looked_at(monkeypatch):
 
 
 def test_groups_have_the_newest_dead_letters_and_say_so(monkeypatch):
-    monkeypatch.setattr(listing, "GROUPED_MAX", 2)
+    monkeypatch.setattr(jobs, "GROUPED_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")
     assert run("list", "--groups")[1].splitlines()[-1] == "2 dead letters in 1 group, among the newest 2"
@@ -83,8 +83,8 @@ def test_the_states_are_those_of_the_lists_of_the_admin(monkeypatch):
         "done": make_in_state("DONE", "other"),
         "running": make_in_state("PROCESSING", "other"),
     }
-    for searched in (listing.SEARCHED, 2):
-        monkeypatch.setattr(listing, "SEARCHED", searched)
+    for searched in (jobs.SEARCHED, 2):
+        monkeypatch.setattr(jobs, "SEARCHED", searched)
         for name, job_id in ids.items():
             said = json.loads(run("list", "--state", name, "--json")[1])
             assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([job_id], True), name
@@ -98,8 +98,8 @@ def test_jobs_that_wait_are_listed_behind_more_ended_jobs_than_are_looked_at(mon
     waits = make_job()
     for _ in range(3):
         make_in_state("DONE", "other")
-    monkeypatch.setattr(listing, "SEARCHED", 2)
-    monkeypatch.setattr(listing, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(jobs, "SEARCHED", 2)
+    monkeypatch.setattr(jobs, "LOOK_SECONDS", -1.0)
     said = json.loads(run("list", "--state", "ready", "--json")[1])
     assert ([found["id"] for found in said["jobs"]], said["complete"]) == ([waits], True)
 
@@ -203,7 +203,7 @@ def test_off_a_terminal_it_needs_yes():
 def test_on_a_terminal_it_asks(monkeypatch, capsys, answer, count):
     """The last answer is Ctrl-D."""
     dead(2)
-    monkeypatch.setattr(dead_letters.sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(output.sys, "stdin", Terminal(answer))
     status, _ = run("retry", "--queue", "q")
     assert capsys.readouterr() == ("", "Retry 2 dead letters? [y/N] ")
     assert (status, len(redrives())) == (0 if count else 5, count)
@@ -212,7 +212,7 @@ def test_on_a_terminal_it_asks(monkeypatch, capsys, answer, count):
 @pytest.mark.parametrize(("options", "said"), [(["--json"], '{"version": 1, "redrive": null}\n'), (["-v", "0"], "")])
 def test_an_answer_of_no_is_as_quiet_or_as_readable_as_was_asked_for(monkeypatch, options, said):
     dead()
-    monkeypatch.setattr(dead_letters.sys, "stdin", Terminal("n\n"))
+    monkeypatch.setattr(output.sys, "stdin", Terminal("n\n"))
     assert run("retry", "--queue", "q", *options) == (5, said)
 
 
@@ -220,7 +220,7 @@ def test_the_limit_is_in_the_question_the_dry_run_and_the_progress(monkeypatch, 
     dead(3)
     words = ("retry", "--queue", "q", "--limit", "2")
     assert run(*words, "--dry-run")[1] == "2 dead letters of the 3 that match would be retried; nothing was changed\n"
-    monkeypatch.setattr(dead_letters.sys, "stdin", Terminal("y\n"))
+    monkeypatch.setattr(output.sys, "stdin", Terminal("y\n"))
     assert "0 of 2 jobs" in run(*words)[1]
     assert capsys.readouterr().err == "Retry 2 dead letters of the 3 that match? [y/N] "
 
@@ -237,8 +237,10 @@ def test_a_write_that_the_database_refuses_has_its_own_status_and_what_was_done_
             raise error
         return True
 
-    where = (operations.CANCEL, "_verb") if verb == "cancel" else (retry, "retry")
-    monkeypatch.setattr(*where, refused)
+    if verb == "cancel":
+        monkeypatch.setitem(jobs.CHANGES, verb, (refused, *jobs.CHANGES[verb][1:]))
+    else:
+        monkeypatch.setattr(dead_letters, "retry", refused)
     status, said = run(verb, *ids)
     assert (status, said.splitlines()) == (3, [line for line in said.splitlines() if line.startswith(f"job {one} ")])
     assert len(said.splitlines()) == 1

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.db import IntegrityError
 
-from jobqueue.cli import dead_letters, prune
+from jobqueue.cli import output, prune
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import ArchivedJob, Job, JobAttempt, OutboxEvent, ResultExpiry
 from jobqueue.retention import deletion, history
@@ -101,7 +101,7 @@ def test_it_asks_with_the_number(settings, monkeypatch):
 
 
 def test_without_a_terminal_it_needs_yes(monkeypatch, capsys):
-    monkeypatch.setattr(dead_letters.sys, "stdin", StringIO("y\n"))
+    monkeypatch.setattr(output.sys, "stdin", StringIO("y\n"))
     job_id = ended("DONE", 8)
     assert "pass --yes" in refused(capsys, "jobs", "prune")
     assert left() == [job_id]

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.cli.tables import aligned
+from jobqueue.cli.output import aligned
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import QueueFull
 from jobqueue.flow import limits, pause, paused, set_limit

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from django.core.management import CommandError
 
-from jobqueue.cli import dead_letters
+from jobqueue.cli import output
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job, Schedule
 from jobqueue.schedules import disable, known
@@ -121,7 +121,7 @@ class TestImport:
     )
     def test_an_answer_of_no_is_as_quiet_or_as_readable_as_was_asked_for(self, monkeypatch, options, said):
         foreign.periodic(1, "hourly", interval=(1, "hours"))
-        monkeypatch.setattr(dead_letters.sys, "stdin", Terminal("n\n"))
+        monkeypatch.setattr(output.sys, "stdin", Terminal("n\n"))
         assert run("import", "beat", *options, status=5) == said
         assert known(using=USING) == []
 

@@ -98,6 +98,6 @@ def test_real_output_meets_its_schema_with_all_lists_filled(name):
 @pytest.mark.django_db
 def test_an_output_with_another_key_fails_the_test(monkeypatch):
     monkeypatch.setattr("jobqueue.cli.stats.snapshot", lambda **given: [])
-    monkeypatch.setattr("jobqueue.cli.stats.json.dumps", lambda facts: '{"version": 1, "queues": [], "more": 1}')
+    monkeypatch.setattr("jobqueue.cli.output.mask_texts", lambda document: document | {"more": 1})
     with pytest.raises(jsonschema.ValidationError, match="more"):
         call_command("jobs", "stats", "--json", stdout=StringIO())

@@ -9,7 +9,7 @@ import pytest
 from django.core.management.base import OutputWrapper
 from django.db import OperationalError
 
-from jobqueue.cli.watch import repeat
+from jobqueue.cli.output import Result, Subcommand, repeat
 from jobqueue.maintenance.worker_rows import register
 from jobqueue.models import Worker
 from tests.cli.helpers import read_until
@@ -26,23 +26,23 @@ class Terminal(StringIO):
 
 
 def watched(*looks, target=None, **given):
-    """What it prints for these looks, each a text or an error; it is interrupted after the last one."""
+    """What it prints for these looks, each a line, a Result or an error; it is interrupted after the last one."""
     target, left = target or StringIO(), iter(looks)
 
-    def show(out):
-        look = next(left, KeyboardInterrupt())
-        if isinstance(look, BaseException):
-            raise look
-        out.write(look)
-        return 0
+    def look():
+        found = next(left, KeyboardInterrupt())
+        if isinstance(found, BaseException):
+            raise found
+        return found if isinstance(found, Result) else Result(lines=[found])
 
-    assert repeat(show, OutputWrapper(target), "default", LINES | given, words="workers") == 0
+    assert repeat(look, OutputWrapper(target), "default", LINES | given, words="workers") == 0
     return target.getvalue()
 
 
 def test_without_it_the_look_is_shown_once_and_gives_the_status():
     out = StringIO()
-    assert repeat(lambda block: block.write("a") or 5, OutputWrapper(out), "default", {"watch": None}, words="w") == 5
+    looks = Subcommand("", lambda parser: None, lambda using, given: Result(lines=["a"], status=5), watched="w")
+    assert looks.perform(OutputWrapper(out), "default", LINES | {"watch": None}) == 5
     assert out.getvalue() == "a\n"
 
 
@@ -51,8 +51,9 @@ def test_blocks_have_an_empty_line_between_them():
 
 
 def test_each_json_object_is_a_line():
-    assert watched('{"a": 1}', '{"a": 2}', json=True) == '{"a": 1}\n{"a": 2}\n'
-    assert watched('{"a": 1}', json=True, target=Terminal()) == '{"a": 1}\n'
+    one, two = Result({"a": 1}), Result({"a": 2})
+    assert watched(one, two, json=True) == '{"version": 1, "a": 1}\n{"version": 1, "a": 2}\n'
+    assert watched(one, json=True, target=Terminal()) == '{"version": 1, "a": 1}\n'
 
 
 def test_a_terminal_is_cleared_for_each_block_below_a_line_that_says_what_it_shows():
@@ -66,6 +67,14 @@ def test_after_an_error_of_the_database_it_goes_on_and_says_so(capsys):
     said = capsys.readouterr().err
     assert said.startswith("the queue on 'default' cannot be read: it is gone. To find out why, run: manage.py check")
     assert said.endswith("It is read again in 1ms.\n")
+
+
+@pytest.mark.django_db
+def test_a_secret_in_an_error_of_the_database_is_masked(capsys):
+    assert watched(OperationalError("refused: password=hunter2zz")) == ""
+    said = capsys.readouterr().err
+    assert "password=********" in said
+    assert "hunter2zz" not in said
 
 
 @pytest.mark.django_db

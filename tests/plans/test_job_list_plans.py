@@ -9,7 +9,7 @@ from jobqueue import enqueue_many
 from jobqueue.admin.jobs import filters, finding, tabs
 from jobqueue.admin.page import readonly
 from jobqueue.admin.page.keyset import Cursor
-from jobqueue.cli import listing
+from jobqueue.cli import jobs as listing
 from jobqueue.models import Job, JobTag
 from jobqueue.models.states import STATES
 from tests.factories import claim_one

@@ -7,7 +7,7 @@ import pytest
 from django.core.management import call_command
 
 from jobqueue import task
-from jobqueue.cli import unrunnable
+from jobqueue.cli import explain
 from jobqueue.tasks import registry
 from tests.app import tasks
 from tests.cli.helpers import printed, refused
@@ -89,7 +89,7 @@ def test_bad_usage_is_refused(capsys, words):
 
 
 def test_of_many_jobs_those_are_looked_at_that_are_claimed_first(monkeypatch):
-    monkeypatch.setattr(unrunnable, "SOME", 2)
+    monkeypatch.setattr(explain, "SOME", 2)
     first = [stored(None, "gone.away") for _ in range(3)]
     assert run().splitlines() == [
         f"2  default  gone.away  from #{first[0]}  no such task",
@@ -101,7 +101,7 @@ def test_of_many_jobs_those_are_looked_at_that_are_claimed_first(monkeypatch):
 
 
 def test_a_gate_for_a_deploy_looks_at_all_of_them(monkeypatch):
-    monkeypatch.setattr(unrunnable, "SOME", 1)
+    monkeypatch.setattr(explain, "SOME", 1)
     make_job("default", task="tests.app.tasks.greet", payload={"args": ["ann", 1], "kwargs": {}})
     stored(None, "gone.away")
     assert run().startswith("0 of the jobs")

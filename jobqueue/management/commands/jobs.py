@@ -4,78 +4,60 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
-from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from jobqueue.cli import (
-    alarms,
     bench,
     completion,
+    dead_letters,
     doctor,
     enqueue,
     explain,
     groups,
+    jobs,
     keys,
-    listing,
     locks,
-    notes,
-    operations,
     prune,
     queues,
-    redrives,
-    retry,
     schedules,
-    show,
     stats,
-    unrunnable,
     workers,
 )
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
-from jobqueue.cli.masked_output import MaskedOutput
-from jobqueue.cli.waits import tell_waits
+from jobqueue.cli.output import Result, Subcommand, show
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown, StatementTimeout
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
 
-
-class Subcommand(Protocol):
-    """The module of a sub-command, or an object like it."""
-
-    def declare(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
-
-    def run(self, out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
-        """Run with the parsed arguments. Returns the exit status."""
-
-
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "list": listing,
-    "show": show,
-    "explain": explain,
-    "retry": retry,
-    "redrives": redrives,
-    "note": notes,
-    "cancel": operations.CANCEL,
-    "discard": operations.DISCARD,
-    "release": operations.RELEASE,
-    "enqueue": enqueue,
-    "prune": prune,
-    "groups": groups,
-    "keys": keys,
-    "queues": queues,
-    "schedules": schedules,
-    "workers": workers,
-    "locks": locks,
-    "stats": stats,
-    "alarms": alarms,
-    "unrunnable": unrunnable,
-    "doctor": doctor,
-    "bench": bench,
-    "completion": completion,
+    "list": jobs.LIST,
+    "show": jobs.SHOW,
+    "explain": explain.EXPLAIN,
+    "retry": dead_letters.RETRY,
+    "redrives": dead_letters.REDRIVES,
+    "note": dead_letters.NOTE,
+    "cancel": jobs.CANCEL,
+    "discard": jobs.DISCARD,
+    "release": jobs.RELEASE,
+    "enqueue": enqueue.ENQUEUE,
+    "prune": prune.PRUNE,
+    "groups": groups.GROUPS,
+    "keys": keys.KEYS,
+    "queues": queues.QUEUES,
+    "schedules": schedules.SCHEDULES,
+    "workers": workers.WORKERS,
+    "locks": locks.LOCKS,
+    "stats": stats.STATS,
+    "alarms": stats.ALARMS,
+    "unrunnable": explain.UNRUNNABLE,
+    "doctor": doctor.DOCTOR,
+    "bench": bench.BENCH,
+    "completion": completion.COMPLETION,
 }
 
 
@@ -87,11 +69,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         subparsers = parser.add_subparsers(dest="subcommand", title="sub-commands", metavar="SUB-COMMAND")
-        for name, module in SUBCOMMANDS.items():
-            # Their docstrings begin with "jobs NAME:", which the list does not need.
-            meaning = (module.__doc__ or "").partition(": ")[2].capitalize()
-            own = subparsers.add_parser(name, help=meaning, description=meaning)
-            module.declare(own)
+        for name, subcommand in SUBCOMMANDS.items():
+            own = subparsers.add_parser(name, help=subcommand.meaning, description=subcommand.meaning)
+            subcommand.declare(own)
             add_django_options(own, parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
@@ -100,25 +80,22 @@ class Command(BaseCommand):
             with explain_missing_table(using), lock_limit(using=using):
                 status = self._run(using, given)
         except Error as error:
-            self.stderr.write(mask_text(unreadable(using, error)))
-            tell_waits(using, self.stderr, error)
-            sys.exit(NO_DATABASE)
+            self._fail(using, unreadable(using, error), error)
         except (DatabaseBusy, OutcomeUnknown, StatementTimeout) as error:
-            self.stderr.write(mask_text(one_line(str(error))))
-            tell_waits(using, self.stderr, error)
-            sys.exit(NO_DATABASE)
+            self._fail(using, mask_text(one_line(str(error))), error)
         except JobQueueError as error:
             raise CommandError(mask_text(str(error)), returncode=USAGE) from None
         if status:
             sys.exit(status)
 
     def _run(self, using: str, given: dict[str, Any]) -> int:
-        name = given["subcommand"]
-        # A script of a shell is of no row.
-        out = self.stdout if name == "completion" else MaskedOutput(self.stdout, as_json=given.get("json", False))
-        if name is not None:
-            return SUBCOMMANDS[name].run(out, using, given)
-        stats.summarize(out, using)
-        if given["verbosity"] > 0:
-            out.write("Sub-commands: manage.py jobs --help")
-        return 0
+        if given["subcommand"] is not None:
+            return SUBCOMMANDS[given["subcommand"]].perform(self.stdout, using, given)
+        more = ["Sub-commands: manage.py jobs --help"] if given["verbosity"] > 0 else []
+        # Nobody would ask for nothing: the table is printed at any verbosity.
+        return show(Result(lines=[*stats.summary(using), *more]), self.stdout, {"verbosity": 1})
+
+    def _fail(self, using: str, text: str, error: Exception) -> NoReturn:
+        self.stderr.write(text)
+        explain.tell_waits(using, self.stderr, error)
+        sys.exit(NO_DATABASE)

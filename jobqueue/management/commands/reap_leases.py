@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -15,7 +14,8 @@ from django.db import Error, connections
 
 from jobqueue.alarms.watch import AlarmWatch
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
-from jobqueue.cli.waits import tell_waits
+from jobqueue.cli.explain import tell_waits
+from jobqueue.cli.output import Result, show
 from jobqueue.conf import load
 from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy
@@ -114,10 +114,7 @@ class Command(BaseCommand):
                 f"locks freed {swept.locks_freed}, workers marked dead {found.workers_dead}, "
                 f"dead letters redriven {redriven.jobs_redriven}, ended jobs deleted {pruned.jobs_deleted}"
             )
-        if given["json"]:
-            text = json.dumps({"version": 1, **facts})
-        if given["verbosity"] > 0 or given["json"]:
-            self.stdout.write(text)
+        show(Result(facts, [text]), self.stdout, given)
 
     def _look(self, using: str, given: dict[str, Any]) -> None:
         """Look for alarms in a thread of its own: at the end of the command it has some time left."""

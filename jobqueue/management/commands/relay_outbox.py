@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import logging
 import os
 import signal
@@ -33,12 +32,14 @@ from jobqueue.cli.arguments import (
     duration_or_zero,
     unreadable,
 )
+from jobqueue.cli.output import Result, show
 from jobqueue.cli.process import open_missing_streams, set_up_logging
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.log_format import one_line
+from jobqueue.masking import mask_text
 from jobqueue.outbox import Relay, lanes
 from jobqueue.outbox.relay import DatabaseUnreachable, run
 from jobqueue.outbox.unrouted import Unrouted
@@ -142,8 +143,8 @@ class Command(BaseCommand):
             found = dict(relay.counts)
             if unrouted:
                 found["unrouted"] = sum(len(each.ids) for each in unrouted)
-            if given["json"] and found != written:
-                self.stdout.write(json.dumps({"version": 1, **found}))
+            if found != written:
+                show(Result(found), self.stdout, given)
             written = found
 
         run(
@@ -156,10 +157,8 @@ class Command(BaseCommand):
         )
         left = self._unrouted(relay)
         write_counts(left)
-        if not given["json"] and given["verbosity"] > 0:
-            self.stdout.write(_counts(relay))
-            for each in left:
-                self.stdout.write(one_line(f"no route and no subscriber for {each}"))
+        lines = [_counts(relay), *(f"no route and no subscriber for {each}" for each in left)]
+        show(Result(lines=lines), self.stdout, given)
 
     def _unrouted(self, relay: Relay, *, log: bool = False) -> list[Unrouted]:
         """The events that wait for a route or a subscriber; none if the database does not answer: this is a hint."""
@@ -205,7 +204,7 @@ class Command(BaseCommand):
             os._exit(1)
 
     def _exit(self, text: str, status: int) -> NoReturn:
-        self.stderr.write(text)
+        self.stderr.write(mask_text(text))
         sys.exit(status)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
+from django.core.management.base import BaseCommand, CommandParser
 from django.db import Error
 
 from jobqueue.cli import worker_options
 from jobqueue.cli.arguments import MISCONFIGURED, NO_DATABASE, unreadable
+from jobqueue.cli.output import Result, show
 from jobqueue.cli.process import open_missing_streams, pid_file, set_up_logging
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.log_format import one_line
 from jobqueue.transitions.claiming import candidates
 from jobqueue.worker.shared.worker_options import Options
 from jobqueue.worker.supervisor import Supervisor
@@ -51,7 +52,7 @@ class Command(BaseCommand):
         if given["dry_run"]:
             try:
                 with explain_missing_table(options.database):
-                    show_due(options, self.stdout)
+                    show(Result(lines=due_lines(options)), self.stdout, {"verbosity": 1})
             except Error as error:
                 self.stderr.write(unreadable(options.database, error))
                 sys.exit(NO_DATABASE)
@@ -63,18 +64,16 @@ class Command(BaseCommand):
             sys.exit(status)
 
 
-def show_due(options: Options, out: OutputWrapper) -> None:
-    """Print the jobs that the worker would claim first, in order; lock and change nothing."""
+def due_lines(options: Options) -> Iterator[str]:
+    """The jobs that the worker would claim first, in order; reading them locks and changes nothing."""
     using, left = options.database, DRY_RUN_JOBS
     for queue in options.selection.names(using):
         for level in candidates.due_levels(queue, using=using):
             for job in candidates.due(queue, level, using=using).only("id", "task", "run_at", "attempts")[:left]:
-                line = f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}"
-                # Plain SQL may have written any name.
-                out.write(one_line(line) + "\n")
+                yield f"#{job.pk}  {queue}  priority {level}  {job.task or 'handler'}  attempt {job.attempts + 1}"
                 left -= 1
             if left <= 0:
-                out.write("... and perhaps more\n")
+                yield "... and perhaps more"
                 return
     if left == DRY_RUN_JOBS:
-        out.write(f"nothing is due on queues {options.selection}\n")
+        yield f"nothing is due on queues {options.selection}"

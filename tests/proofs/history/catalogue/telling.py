@@ -87,7 +87,7 @@ STATS = [
     ),
     mutant(
         "jobs list takes all jobs that wait for ready",
-        "cli/listing.py",
+        "cli/jobs.py",
         "_ids",
         "conditions &= condition_of(state)",
         "conditions &= Q(status=STATES[state].status)",
@@ -374,8 +374,8 @@ ALARMS = [
     ),
     mutant(
         "no alarm fires, it is said, where nobody looks",
-        "cli/alarms.py",
-        "run",
+        "cli/stats.py",
+        "_alarms",
         "found or is_stale(age)",
         "found",
         "tests/cli/test_alarms.py",

@@ -1,0 +1,270 @@
+"""Sub-commands about jobs: list and show them; cancel, discard and release jobs by their ids."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from django.db.models import Q
+from django.db.models.functions import Right
+
+from jobqueue import transitions
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count
+from jobqueue.cli.audited import change_each
+from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
+from jobqueue.cli.output import Result, Results, Subcommand, instant
+from jobqueue.db import vendor
+from jobqueue.db.expressions import Unestimated
+from jobqueue.db.parts import ids_that_meet, totals
+from jobqueue.dead_letters.filtering import check_filter, dead_rows, in_order
+from jobqueue.dead_letters.listing import groups_of, newest_rows
+from jobqueue.dead_letters.noting import notes_on
+from jobqueue.exceptions import InvalidValue
+from jobqueue.explain.words import reason_in_words
+from jobqueue.log_format import count_of
+from jobqueue.masking import mask_tail, mask_text, mask_value
+from jobqueue.models import Job, JobAttempt
+from jobqueue.models.states import STATES, condition_of
+from jobqueue.validation import check_id, readable_key
+
+#: jobs that are looked at in one statement where no index has those that match, and for how long
+SEARCHED, LOOK_SECONDS = 20_000, 0.7
+#: dead letters that are put into groups
+GROUPED_MAX = 100_000
+#: the words of models.states, and another one for "running"
+_STATES = {state: state for state in STATES} | {"processing": "running"}
+_COLUMNS = (
+    "id",
+    "status",
+    "queue",
+    "task",
+    "attempts",
+    "max_attempts",
+    "cause",
+    "fingerprint",
+    "run_at",
+    "finished_at",
+)
+_KEYS = ("dedupe_key", "released_key", "ordering_key", "concurrency_key")
+_LARGE = ("payload", "result")
+_ERROR_CHARS = 4000
+
+
+def _declare_list(parser: ArgumentParser) -> None:
+    parser.add_argument("--state", choices=[*_STATES], default=None, help="jobs in this state")
+    parser.add_argument(
+        "--groups", action="store_true", help="dead letters by what went wrong, the largest group first"
+    )
+    add_filter(parser)
+    parser.add_argument("--limit", type=count(10_000), default=20, metavar="N", help="number of lines (default 20)")
+
+
+def _list(using: str, given: dict[str, Any]) -> Result:
+    if given["groups"]:
+        return _groups(using, given)
+    ids, complete = _ids(using, given)
+    found = _jobs(using, ids)
+    return Result({"jobs": found, "complete": complete}, _listed(found, complete))
+
+
+def _listed(found: list[dict[str, Any]], complete: bool) -> Iterator[str]:
+    for job in found:
+        parts = [f"#{job['id']}", job["state"], job["queue"], job["task"] or "(handler)"]
+        parts += [f"failed {job['attempts']}/{job['max_attempts']}"] if job["attempts"] else []
+        yield "  ".join([*parts, *filter(None, (job["cause"], job["fingerprint"]))])
+    if not found:
+        yield "no job matches"
+    if not complete:
+        yield "only the newest jobs were looked at; --state failed looks at all dead letters"
+
+
+def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
+    """The ids of the newest jobs that match, and whether all jobs were looked at that could be among them."""
+    wanted, limit = check_filter(**filter_of(given)), given["limit"]
+    if given["state"] == "failed":
+        rows = dead_rows(using, wanted).order_by("-pk") if "queue" in wanted else in_order(using).reverse()
+        return list(rows.filter(**wanted).values_list("pk", flat=True)[:limit]), True
+    conditions = Q(**wanted)
+    if given["state"] is not None:
+        state = _STATES[given["state"]]
+        conditions &= condition_of(state)
+        few = _few(using, STATES[state].status, conditions, limit)
+        if few is not None:
+            return few, True
+    jobs = vendor(using).force_index(Job.objects.using(using).only("pk"), "PRIMARY").order_by("-pk")
+    if not conditions:
+        return list(jobs.values_list("pk", flat=True)[:limit]), True
+    found: list[int] = []
+    ahead, until = jobs, time.monotonic() + LOOK_SECONDS
+    while True:
+        part = ahead[:SEARCHED]
+        seen = totals(part, conditions)
+        if seen.meeting:
+            found += ids_that_meet(part, conditions, order="DESC", most=limit - len(found))
+        if len(found) == limit or seen.number < SEARCHED:
+            return found, True
+        if time.monotonic() > until:
+            return found, False
+        ahead = jobs.filter(pk__lt=seen.lowest)
+
+
+def _few(using: str, status: int, conditions: Q, limit: int) -> list[int] | None:
+    """The newest of all jobs that meet the conditions, which ask for a status; None if too many wait or run."""
+    if status not in (Job.Status.READY, Job.Status.PROCESSING):
+        return None
+    rows = Job.objects.using(using).filter(status=Unestimated(int(status))).only("pk").order_by("lock_until")
+    part = vendor(using).walk_by(rows, "ix_lease")[:SEARCHED]
+    seen = totals(part, conditions)
+    if seen.number == SEARCHED:
+        return None
+    return ids_that_meet(part, conditions, order="DESC", most=limit) if seen.meeting else []
+
+
+def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:
+    rows = {row["id"]: row for row in Job.objects.using(using).filter(pk__in=ids).values(*_COLUMNS)}
+    found = []
+    for job in (rows[job_id] for job_id in ids if job_id in rows):
+        state = Job.Status(job.pop("status")).name
+        found.append({"id": job.pop("id"), "state": state, **job})
+    return found
+
+
+def _groups(using: str, given: dict[str, Any]) -> Result:
+    wanted = check_filter(**filter_of(given))
+    if given["state"] not in (None, "failed"):
+        raise InvalidValue("--groups is about dead letters: leave --state out.")
+    rows, are_older = newest_rows(using, wanted, GROUPED_MAX)
+    groups = groups_of(rows, using)
+    shown = groups[: given["limit"]]
+
+    def lines() -> Iterator[str]:
+        for one in shown:
+            parts = [str(one.count), one.cause or "-", one.task or "(handler)", one.error_class or "-"]
+            parts += [one.fingerprint or "-", f"last {instant(one.last_seen)}", f"such as #{one.sample_job_id}"]
+            yield "  ".join(parts)
+            if one.note:
+                yield f"   note: {shortened(one.note)}"
+        said = f"{count_of(sum(one.count for one in groups), 'dead letter')} in {count_of(len(groups), 'group')}"
+        yield f"{said}, among the newest {GROUPED_MAX}" if are_older else said
+
+    complete = len(groups) == len(shown) and not are_older
+    return Result({"groups": list(map(asdict, shown)), "complete": complete}, lines())
+
+
+def _declare_show(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of a job")
+    parser.add_argument("--payload", action="store_true", help="print its payload and result, too; secrets are masked")
+    parser.add_argument(
+        "--attempts", type=count(1000), default=5, metavar="N", help="the newest N attempts (default 5)"
+    )
+
+
+def _show(using: str, given: dict[str, Any]) -> Result:
+    job_id = check_id(given["id"])
+    job = Job.objects.using(using).filter(pk=job_id).defer(*(() if given["payload"] else _LARGE)).first()
+    if job is None:
+        document: dict[str, Any] = {"job": None, "note": None, "attempts": []}
+        return Result(document, [f"job {job_id} does not exist"], NO_SUCH_ID)
+    found = _facts(job, payload=given["payload"])
+    attempts = _attempts(job_id, using, given["attempts"])
+    note = notes_on([job.fingerprint], using=using).get(job.fingerprint)
+    text = None if note is None else note.text
+
+    def lines() -> Iterator[str]:
+        for name, value in found.items():
+            if value is not None:
+                yield from _column(name, value, job.gate)
+        if text is not None:
+            yield f"note on such failures: {shortened(text)}"
+        for attempt in attempts:
+            parts = [attempt["cause"], attempt["error_class"], instant(attempt["ended_at"])]
+            yield "  ".join([f"attempt {attempt['attempt']}", *filter(None, parts)])
+
+    return Result({"job": found, "note": text, "attempts": attempts}, lines())
+
+
+def _facts(job: Job, *, payload: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"id": job.pk, "state": Job.Status(job.status).name}
+    for field in Job._meta.concrete_fields:
+        name = field.attname
+        if name in ("id", "status", "lock_token") or (name in _LARGE and not payload):
+            continue
+        value = _masked(name, getattr(job, name))
+        found[name] = readable_key(bytes(value)) if name in _KEYS and value is not None else value
+    return found
+
+
+def _masked(name: str, value: Any) -> Any:
+    """A value without its secrets, of which the whole may know more than a line of it. SQL shows what is stored."""
+    if name in (*_LARGE, "options", "progress"):
+        return mask_value(value)
+    return mask_text(value) if name in ("last_error", "wait_reason") and value else value
+
+
+def _attempts(job_id: int, using: str, limit: int) -> list[dict[str, Any]]:
+    rows = JobAttempt.objects.using(using).filter(job_id=job_id).order_by("-id")
+    columns = ("attempt", "cause", "fingerprint", "error_class", "worker", "started_at", "ended_at")
+    found = rows.annotate(tail=Right("error", _ERROR_CHARS)).values(*columns, "tail")[:limit]
+    return [row | {"tail": mask_tail(row["tail"], _ERROR_CHARS) if row["tail"] else row["tail"]} for row in found]
+
+
+def _column(name: str, value: object, gate: int) -> Iterator[str]:
+    if name == "last_error":
+        yield f"{name}:"
+        yield from (f"  {line}" for line in str(value).rstrip().splitlines()[-20:])
+    elif name == "wait_reason" and (words := reason_in_words(str(value), gate)) != value:
+        yield f"{name}: {value} ({words})"
+    else:
+        text = json.dumps(value) if name in (*_LARGE, "options", "progress") else str(instant(value))
+        yield f"{name}: {text}"
+
+
+#: verb -> the function, and what is said of a job that it has changed, or has not
+CHANGES: dict[str, tuple[Callable[..., bool], str, str]] = {
+    "cancel": (
+        transitions.cancel,
+        "is canceled, or asked to stop if it runs",
+        "was not changed: it has ended, or does not exist",
+    ),
+    "discard": (
+        transitions.discard,
+        "is discarded and will not run",
+        "was not changed: it is neither waiting nor failed, or does not exist",
+    ),
+    "release": (
+        transitions.release_held,
+        "was taken from its worker and is READY",
+        "was not changed: it does not run, or has just ended",
+    ),
+}
+
+
+def _declare_change(parser: ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", metavar="ID", help="the id of a job")
+
+
+def _change(using: str, given: dict[str, Any]) -> Results:
+    verb = given["subcommand"]
+    change, done, refused = CHANGES[verb]
+
+    def told(found: Mapping[int, bool]) -> Result:
+        return Result(
+            {"jobs": [{"id": job_id, "changed": changed} for job_id, changed in found.items()]},
+            [f"job {job_id} {done if changed else refused}" for job_id, changed in found.items()],
+            0 if all(found.values()) else FOUND,
+        )
+
+    return change_each(verb, given["ids"], lambda job_id: change(job_id, using=using), told, using=using)
+
+
+LIST = Subcommand("List jobs, newest first, or dead letters in groups of the same failure.", _declare_list, _list)
+SHOW = Subcommand("Print a job with its failed attempts and the note on its failure.", _declare_show, _show)
+CANCEL = Subcommand("End waiting jobs now, and ask running jobs to stop.", _declare_change, _change)
+DISCARD = Subcommand(
+    "End failed and waiting jobs as canceled, so that they are dead letters no more.", _declare_change, _change
+)
+RELEASE = Subcommand("Take running jobs from their workers, without using an attempt.", _declare_change, _change)
