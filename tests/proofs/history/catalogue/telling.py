@@ -498,8 +498,8 @@ MASKING = [
     ),
     mutant(
         "the lines of code in a span show their passwords",
-        "otel/guarded.py",
-        "tell",
+        "otel.py",
+        "_tell",
         'mask_text("".join(frames))',
         '"".join(frames)',
         "tests/otel/test_spans.py",
