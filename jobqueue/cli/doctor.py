@@ -10,13 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import OutputWrapper
-from django.utils import translation
 
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json
 from jobqueue.cli.tables import aligned
 from jobqueue.doctor import Finding, Level
-from jobqueue.doctor.examination import READ_SECONDS, Checked, check_all, in_order
-from jobqueue.doctor.schema import grants
+from jobqueue.doctor.examination import Checked, run_checks
+from jobqueue.doctor.tables import grants
 
 #: the exit status if there is an error or a warning
 FOUND_WRONG = 1
@@ -35,9 +34,8 @@ def declare(parser: ArgumentParser) -> None:
 def run(out: OutputWrapper, using: str, given: dict[str, Any]) -> int:
     if given["grants"] is not None:
         return _grants(out, using, given)
-    with translation.override(None):
-        checked = list(check_all(using, seconds=READ_SECONDS))
-    findings = in_order(checked)
+    examination = run_checks(using)
+    checked, findings = examination.checked, examination.findings
     if given["json"]:
         out.write(json.dumps(_document(using, checked, findings)))
     elif given["verbosity"] > 0:

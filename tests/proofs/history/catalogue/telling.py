@@ -251,10 +251,10 @@ EXPLAIN = [
     ),
     mutant(
         "the doctor does not know a database that refuses writes",
-        "doctor/examination.py",
-        "CHECKS",
-        'Check("writes", "the database takes writes", Need.DATABASE, read_only),',
-        "",
+        "doctor/server.py",
+        "read_only",
+        "refusals.read_only(using)",
+        "[]",
         "tests/explain/test_broken_surroundings.py",
     ),
     mutant(
