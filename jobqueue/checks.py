@@ -6,7 +6,7 @@ Checks of settings always run. Those tagged "database" ask the server and run wi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -47,37 +47,44 @@ _NEAR = ID_MAX // 10 * 9
 # Bulk inserts and acks put texts of up to this total length into one statement.
 _STATEMENT_BYTES = 4 * 1024 * 1024
 
+#: the checks of settings, which register() gives to Django
+_of_settings: list[Callable[..., list[checks.CheckMessage]]] = []
+
 
 def register() -> None:
     """Register the checks; called by the AppConfig."""
-    checks.register(check_settings, "jobqueue")
-    checks.register(check_tasks, "jobqueue")
-    checks.register(check_task_modules, "jobqueue")
-    checks.register(check_causes, "jobqueue")
-    checks.register(check_nesting, "jobqueue")
-    checks.register(check_schedules, "jobqueue")
-    checks.register(check_sqlite, "jobqueue")
+    for check in _of_settings:
+        checks.register(check, "jobqueue")
     checks.register(check_database, checks.Tags.database)
     checks.register(check_tables, checks.Tags.database)
 
 
-def check_settings(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+def _check(problems: Callable[[conf.Settings], Iterable[Problem]]) -> Callable[..., list[checks.CheckMessage]]:
+    """Make a function a check of the settings, which always runs."""
+
+    def check(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+        return messages(problems(_conf()))
+
+    # Not wraps(): Django reads the signature, and asks for **kwargs.
+    check.__name__, check.__doc__ = problems.__name__, problems.__doc__
+    _of_settings.append(check)
+    return check
+
+
+def messages(problems: Iterable[Problem]) -> list[checks.CheckMessage]:
+    """Problems as Django shows them."""
+    kinds = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+    return [kinds[code[0]](text, hint=hint or None, id=f"jobqueue.{code}") for code, text, hint in problems]
+
+
+@_check
+def check_settings(found: conf.Settings) -> Iterator[Problem]:
     """E001 a wrong setting, E002 DATABASE is no alias, E003 the lease is not longer than three heartbeats, E004 WAKEUP
     or REDIS_URL needs redis-py, E005 a route of OUTBOX leads nowhere, E006 WAKEUP or REDIS_URL names no cache on Redis,
     E009 a HOOK of ALARMS is no function, W029 a broker needs a package, W034 nobody is told, W035 an alarm cannot fire,
     W036 a setting that looks like JOBQUEUE.
     """
-    return _messages(_setting_problems())
-
-
-def _messages(problems: Iterable[Problem]) -> list[checks.CheckMessage]:
-    kinds = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
-    return [kinds[code[0]](text, hint=hint or None, id=f"jobqueue.{code}") for code, text, hint in problems]
-
-
-def _setting_problems() -> Iterator[Problem]:
-    found, problems = conf.read(getattr(settings, "JOBQUEUE", {}))
-    for problem in problems:
+    for problem in conf.read(getattr(settings, "JOBQUEUE", {}))[1]:
         code = "E003" if problem.startswith("LEASE_SECONDS (") else "E001"
         yield Problem(code, f"JOBQUEUE: {problem}.", "See docs/reference/settings.md.")
     if found.database not in settings.DATABASES:
@@ -120,29 +127,31 @@ def _redis_problems(found: conf.Settings) -> Iterator[Problem]:
             yield Problem("E006", str(error), "See docs/reference/settings.md#a-server-from-caches.")
 
 
-def check_tasks(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_tasks(found: conf.Settings) -> Iterator[Problem]:
     """W028 no backend in TASKS is ours, so tasks do not become jobs; E021 a wrong value in an entry of ours; E022 the
     retry policy of a task cannot work with the settings.
     """
-    problem = unused_problem()
-    return _messages([problem] if problem else [*entry_problems(), *policy_problems(_conf())])
+    if (problem := unused_problem()) is not None:
+        yield problem
+    else:
+        yield from [*entry_problems(), *policy_problems(found)]
 
 
-def check_schedules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_schedules(found: conf.Settings) -> Iterator[Problem]:
     """E008 a schedule of SCHEDULES cannot be declared, W040 one ticks while its last job holds its dedupe key."""
-    return _messages(check_problems(_conf()))
+    yield from check_problems(found)
 
 
-def check_sqlite(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_sqlite(found: conf.Settings) -> Iterator[Problem]:
     """W010 SQLite without IMMEDIATE transactions, W011 SQLite without a write-ahead log."""
-    alias = _conf().database
+    alias = found.database
     entry: dict[str, Any] = settings.DATABASES.get(alias, {})
     if "sqlite" not in entry.get("ENGINE", "") or ":memory:" in str(entry.get("NAME", "")):
-        return []
-    return _messages(_sqlite_problems(alias, entry.get("OPTIONS") or {}))
-
-
-def _sqlite_problems(alias: str, options: Mapping[str, object]) -> Iterator[Problem]:
+        return
+    options = entry.get("OPTIONS") or {}
     if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield Problem(
             "W010",
@@ -167,30 +176,31 @@ def check_database(
         return []
     try:
         with time_limit(READ_SECONDS, using=alias):
-            return _messages(server_problems(alias))
+            return messages(server_problems(alias))
     except (Error, StatementTimeout) as error:
         return [checks.Warning(f"The queue's database {alias!r} could not be checked: {error}", id="jobqueue.W020")]
 
 
-def check_task_modules(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_task_modules(found: conf.Settings) -> Iterator[Problem]:
     """W030 workers do not import the module of a task."""
-    return _messages(Problem("W030", text, hint) for text, hint in unfindable())
+    yield from (Problem("W030", text, hint) for text, hint in unfindable())
 
 
-def check_causes(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_causes(found: conf.Settings) -> Iterator[Problem]:
     """E007 a rule for a cause names no exception class."""
-    rules = {"JOBQUEUE: CAUSES": _conf().causes}
+    rules = {"JOBQUEUE: CAUSES": found.causes}
     rules |= {f"causes of {task}": causes for task, causes in all_task_causes().items()}
-    wrong = [(where, path, text) for where, paths in rules.items() for path in paths if (text := missing_class(path))]
-    return _messages(
-        Problem("E007", f"{where}: {path!r}: {text}.", "The rule would never apply. Correct the path.")
-        for where, path, text in wrong
-    )
+    for where, path in ((where, path) for where, paths in rules.items() for path in paths):
+        if text := missing_class(path):
+            yield Problem("E007", f"{where}: {path!r}: {text}.", "The rule would never apply. Correct the path.")
 
 
-def check_nesting(app_configs: object = None, **kwargs: object) -> list[checks.CheckMessage]:
+@_check
+def check_nesting(found: conf.Settings) -> Iterator[Problem]:
     """W031 a library repeats the calls of a task, W032 a task names a dependency that has no settings."""
-    return _messages(nesting_problems(_conf()))
+    yield from nesting_problems(found)
 
 
 def _conf() -> conf.Settings:
@@ -296,7 +306,7 @@ def check_tables(
     if not missing:
         return []
     text = f"The database {alias!r} lacks {', '.join(missing)}: migrations of jobqueue were not run on it."
-    return _messages([Problem("W021", text, f"Run: python manage.py migrate --database {alias}")])
+    return messages([Problem("W021", text, f"Run: python manage.py migrate --database {alias}")])
 
 
 def pending_migrations(using: str) -> list[str]:

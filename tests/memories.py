@@ -2,7 +2,7 @@
 
 import logging
 
-from jobqueue import tracing, wakeup
+from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import result_ttl
 from jobqueue.failures import crash_policies, project
@@ -11,6 +11,7 @@ from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
 from jobqueue.maintenance import lock_sweeper, lock_watch
+from jobqueue.otel import JobQueueInstrumentor
 from jobqueue.producer import back_pressure
 from jobqueue.schedules import declaring
 from jobqueue.stats import recorder as job_stats
@@ -56,7 +57,7 @@ def reset():
             logger.propagate = True
     for memory in MEMORIES:
         memory.clear()
-    tracing.trace_with(None)
+    JobQueueInstrumentor().uninstrument()
     # Limits of other apps, whose tasks a test has discovered: claims would check jobs of all queues for them.
     for known in (declared._declared, declared._dependencies):
         for path in [path for path in known if not path.startswith("tests.app.")]:

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from django.utils import translation
-
 from jobqueue.cli.arguments import NO_DATABASE
 from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.doctor import Finding, Level
-from jobqueue.doctor.examination import READ_SECONDS, Checked, check_all, in_order
-from jobqueue.doctor.schema import grants
+from jobqueue.doctor.examination import Checked, run_checks
+from jobqueue.doctor.tables import grants
 
 #: the exit status if there is an error or a warning
 FOUND_WRONG = 1
@@ -33,9 +31,8 @@ def _doctor(using: str, given: dict[str, Any]) -> Result:
         statements = grants(given["grants"], using)
         nobody = ["-- This database has no accounts: whoever may write the file may run workers."]
         return Result({"database": using, "grants": statements}, statements or nobody, is_script=True)
-    with translation.override(None):
-        checked = list(check_all(using, seconds=READ_SECONDS))
-    findings = in_order(checked)
+    examination = run_checks(using)
+    checked, findings = examination.checked, examination.findings
     status = FOUND_WRONG if any(finding.is_bad for finding in findings) else 0
     if any(finding.id == "database_unreachable" for finding in findings):
         status = NO_DATABASE

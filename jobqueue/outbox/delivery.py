@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from django.db import Error, connections, transaction
@@ -16,13 +17,14 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
+from jobqueue.otel import delivering
 from jobqueue.outbox import statements, unrouted
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
+from jobqueue.outbox.destinations.subscribers import Functions
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.routes import Routes
-from jobqueue.outbox.spans import delivering
 from jobqueue.outbox.statements import EventLeaseLost
 from jobqueue.outbox.watch import DeliveryWatch, Sending, SettledByWatch
 
@@ -112,16 +114,16 @@ class Delivery:
             if destination.in_database:
                 self._send_in_transaction(destination, events, sending)
                 return
-            with delivering(destination, events) as span:
-                outcomes = destination.send(span.events)
-                span.note(outcomes)
+            with delivering(events, here=isinstance(destination, Functions)) as span:
+                outcomes = destination.send(_with_headers(events, span.headers))
+                span.delivered(outcomes)
         self._note(events, outcomes)
 
     def _send_in_transaction(self, destination: Destination, events: Sequence[Event], sending: Sending) -> None:
         """Commit effect and mark together: exactly once. If that fails for several events, try each alone."""
         try:
-            with delivering(destination, events) as span:
-                sent = span.events
+            with delivering(events, here=isinstance(destination, Functions)) as span:
+                sent = _with_headers(events, span.headers)
                 _raise_first(destination.send_before(sent))
                 retry_transient("relay", lambda: self._transact(destination, sent, sending), using=self._using)
         except (EventLeaseLost, DestinationDown, KeyboardInterrupt):
@@ -222,3 +224,8 @@ def _raise_first(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome is not None:
             raise outcome
+
+
+def _with_headers(events: Sequence[Event], headers: Mapping[str, str]) -> Sequence[Event]:
+    """The events with what their receivers need to find the span of this delivery."""
+    return [replace(event, trace=headers) for event in events] if headers else events

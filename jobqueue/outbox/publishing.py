@@ -14,8 +14,8 @@ from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.prepared import PreparedInsert, hold_key
 from jobqueue.exceptions import TransactionRequired
 from jobqueue.models import OutboxEvent, OutboxKey
+from jobqueue.otel import publishing
 from jobqueue.outbox.lanes import key_lane, topic_lane
-from jobqueue.outbox.spans import publishing
 from jobqueue.payload import JSON, encode
 from jobqueue.validation import check_key, check_topic
 
@@ -51,7 +51,7 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             hold_key(OutboxKey, raw, alias)
             stored = _KEY.get_db_prep_save(raw, connection)
             event_id = _insert(alias, "key").run(connection, [*values, key_lane(raw), stored])
-        span.note(event_id)
+        span.wrote([event_id], 1)
         return event_id
 
 

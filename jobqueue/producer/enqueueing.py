@@ -5,6 +5,7 @@ Models are imported inside the functions: `from jobqueue import enqueue` must wo
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,12 +26,12 @@ from jobqueue.db.callers_transaction import in_callers_transaction, send_after_c
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
+from jobqueue.otel import enqueueing
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.producer.queue_names import known_queues
-from jobqueue.producer.spans import traced
 from jobqueue.signals import job_enqueued
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
 
@@ -158,9 +159,10 @@ def add(
     """Insert one checked job; its id, or that of the job that holds its dedupe key. A new one is put into `added`."""
     alias, until = alias_of(using), time.monotonic() + key_wait_seconds
     added = {} if added is None else added
-    with traced([job]) as span:
-        _warn_if_early(span.jobs)
-        room = check_room(span.jobs, alias)
+    with enqueueing([job]) as span:
+        jobs = _with_headers([job], span.headers)
+        _warn_if_early(jobs)
+        room = check_room(jobs, alias)
         (job,) = room.jobs
         if job.dedupe_key is None:
             (job_id,) = retry_transient("enqueue", insertion([job], alias, until), using=alias, repeatable=False)
@@ -170,7 +172,7 @@ def add(
 
             job_id = retry_looked_up("enqueue", lambda: dedupe.add(job, alias, until, added), using=alias)
             give_back(room, added.values(), alias)
-        span.note([job_id], len(added))
+        span.wrote([job_id], len(added))
     _announce(added, [job_id], alias)
     return job_id
 
@@ -178,15 +180,16 @@ def add(
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
     created_at = None
-    with traced([job]) as span:
-        _warn_if_early(span.jobs)
-        (job,) = check_room(span.jobs, using).jobs
+    with enqueueing([job]) as span:
+        jobs = _with_headers([job], span.headers)
+        _warn_if_early(jobs)
+        (job,) = check_room(jobs, using).jobs
         if job.ordering_key is None and not job.tags:
             work = dated_insertion(job, using)
             job_id, created_at = retry_transient("enqueue", work, using=using, repeatable=False)
         else:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
-        span.note([job_id], 1)
+        span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
     if created_at is not None:
         return job_id, read_created_at(created_at, using)
@@ -213,9 +216,10 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
     if not jobs:
         return []
     added = {} if added is None else added
-    with traced(jobs) as span:
-        _warn_if_early(span.jobs)
-        room = check_room(span.jobs, alias)
+    with enqueueing(jobs) as span:
+        jobs = _with_headers(jobs, span.headers)
+        _warn_if_early(jobs)
+        room = check_room(jobs, alias)
         jobs = room.jobs
         write = _write_many(jobs, alias, added)
         if all(job.dedupe_key is not None for job in jobs):
@@ -223,7 +227,7 @@ def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[in
         else:
             ids = retry_transient("enqueue", write, using=alias, repeatable=False)
         give_back(room, [added[job_id] for job_id in {*ids} if job_id in added], alias)
-        span.note(ids, len({*ids} & added.keys()))
+        span.wrote(ids, len({*ids} & added.keys()))
     _announce(added, ids, alias)
     return ids
 
@@ -253,13 +257,26 @@ def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:
     For jobs that follow from others, as callbacks of groups: MAX_READY and a drain hold up producers only.
     """
     added: dict[int, NewJob] = {}
-    with traced(jobs) as span:
-        chunks = insert.chunks(span.jobs, using)
+    with enqueueing(jobs) as span:
+        chunks = insert.chunks(_with_headers(jobs, span.headers), using)
         ids = [job_id for chunk in chunks for job_id in insertion(chunk, using, _key_wait())()]
-        span.note(ids, len(ids))
+        span.wrote(ids, len(ids))
     added.update(zip(ids, jobs, strict=True))
     _announce(added, ids, using)
     return ids
+
+
+def _with_headers(jobs: Sequence[NewJob], headers: Mapping[str, str]) -> Sequence[NewJob]:
+    """The jobs with what their runs need to find the span of this enqueue."""
+    if not headers:
+        return jobs
+    # In the options, which a claim reads anyway: no column, and no statement more.
+    texts = {own: _with_options(own, headers) for own in {job.options for job in jobs}}
+    return [replace(job, options=texts[job.options]) for job in jobs]
+
+
+def _with_options(own: Encoded | None, more: Mapping[str, str]) -> Encoded:
+    return Encoded(json.dumps((json.loads(own) if own else {}) | dict(more), separators=(",", ":")))
 
 
 def _warn_if_early(jobs: Sequence[NewJob]) -> None:

@@ -7,9 +7,9 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from jobqueue.admin.settings import examination
+from jobqueue.admin.settings import page as settings_page
 from jobqueue.doctor import examination as doctor
-from jobqueue.doctor.finding import Finding, Level
+from jobqueue.doctor.finding import Check, Finding, Level, Need
 from jobqueue.masking.urls import HIDDEN, hide_database, hide_route, hide_url
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, client_of, person, root, text_of
 from tests.settings import VENDOR
@@ -211,8 +211,6 @@ def test_clocks_that_differ_are_marked(monkeypatch):
 def test_a_database_that_does_not_answer_leaves_the_settings_readable(monkeypatch):
     from django.db import OperationalError
 
-    from jobqueue.admin.settings import page as settings_page
-
     def refuse(using):
         raise OperationalError(SCRIPT)
 
@@ -224,7 +222,7 @@ def test_a_database_that_does_not_answer_leaves_the_settings_readable(monkeypatc
 
 
 def test_a_view_costs_few_queries_and_runs_no_check(monkeypatch):
-    monkeypatch.setattr(examination, "check_all", None)
+    monkeypatch.setattr(settings_page, "run_checks", None)
     client = client_of(person("view_flowrule", "change_limits"))
     page = page_of(client)
     assert "Run the checks" in page
@@ -251,7 +249,7 @@ def test_a_finding_is_text_and_errors_come_first(monkeypatch):
         yield Finding(Level.INFO, "lease_short", "first", "do", {})
         yield Finding(Level.ERROR, "no_worker", SCRIPT, "fix\u202e", {})
 
-    monkeypatch.setattr(doctor, "CHECKS", [doctor.Check("one", "one is right", doctor.Need.NOTHING, look)])
+    monkeypatch.setattr(doctor, "CHECKS", [Check("one", "one is right", Need.NOTHING, look)])
     page = page_of(root(), run="1")
     assert page.index("no_worker") < page.index("lease_short")
     assert SCRIPT not in page
@@ -261,9 +259,9 @@ def test_a_finding_is_text_and_errors_come_first(monkeypatch):
 
 def test_no_check_begins_when_the_time_is_over(monkeypatch):
     begun = []
-    checks = [doctor.Check(name, name, doctor.Need.NOTHING, lambda using: begun.append(1) or ()) for name in "ab"]
+    checks = [Check(name, name, Need.NOTHING, lambda using: begun.append(1) or ()) for name in "ab"]
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    monkeypatch.setattr(examination, "LIMIT_SECONDS", -1.0)
+    monkeypatch.setattr(settings_page, "LIMIT_SECONDS", -1.0)
     page = page_of(root(), run="1")
     assert begun == []
     assert "was over before all checks had been run" in page
@@ -278,10 +276,10 @@ def test_a_read_of_a_check_that_takes_too_long_is_stopped_and_the_others_go_on(m
             )
         return ()
 
-    first = doctor.Check("slow", "it is fast", doctor.Need.DATABASE, slow)
-    then = doctor.Check("then", "the next one", doctor.Need.DATABASE, lambda using: ())
+    first = Check("slow", "it is fast", Need.DATABASE, slow)
+    then = Check("then", "the next one", Need.DATABASE, lambda using: ())
     monkeypatch.setattr(doctor, "CHECKS", [first, then])
-    monkeypatch.setattr(examination, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(settings_page, "READ_SECONDS", 0.05)
     page = page_of(root(), run="1")
     assert "check_failed" in page
     assert "was stopped" in page
@@ -299,8 +297,8 @@ def test_a_post_needs_the_csrf_token():
 
 
 def test_a_run_that_finds_nothing_wrong_says_so(monkeypatch):
-    right = [doctor.Check(name, f"{name} is right", doctor.Need.NOTHING, lambda using: ()) for name in "ab"]
-    other = doctor.Check("far", "the broker answers", doctor.Need.NOTHING, lambda using: 1 / 0, beside=True)
+    right = [Check(name, f"{name} is right", Need.NOTHING, lambda using: ()) for name in "ab"]
+    other = Check("far", "the broker answers", Need.NOTHING, lambda using: 1 / 0, beside=True)
     monkeypatch.setattr(doctor, "CHECKS", [*right, other])
     page = page_of(root(), run="1")
     assert "3 checks have found nothing" in page

@@ -101,10 +101,10 @@ def _tell_failures():
 
 def _trace(path):
     """Each child of a worker writes its spans to a file, one JSON object a line, late enough to need the last flush."""
-    from jobqueue.otel import JobQueueInstrumentor, spans
+    from jobqueue import otel
     from jobqueue.signals import worker_started
 
-    spans.FLUSH_SECONDS = patient(spans.FLUSH_SECONDS)
+    otel.FLUSH_SECONDS = patient(otel.FLUSH_SECONDS)
 
     def send_spans(**_):
         from opentelemetry import trace
@@ -117,7 +117,7 @@ def _trace(path):
         trace.set_tracer_provider(provider)
 
     worker_started.connect(send_spans, weak=False)
-    JobQueueInstrumentor().instrument()
+    otel.JobQueueInstrumentor().instrument()
 
 
 def _do_as_it_says(page):

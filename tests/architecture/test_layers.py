@@ -17,7 +17,7 @@ PACKAGE = ROOT / "jobqueue"
 #: from the bottom up: a module may import its own room and those above it in this list; the longest name counts
 ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload", "conf", "masking",
-    "signals", "backoff", "tracing",
+    "signals", "backoff", "otel",
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
@@ -25,7 +25,7 @@ ROOMS = [
     "outbox.event", "outbox.subscribers", "outbox.destinations", "outbox",
     "log_format", "retention", "bulk_verbs", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
-    "allocate", "bulk", "counter", "fencing", "transactions", "backends", "otel",
+    "allocate", "bulk", "counter", "fencing", "transactions", "backends",
     "admin.page", "admin.charts", "admin.dead_letters", "admin.jobs", "admin.workers", "admin.audit", "admin.queues",
     "admin.schedules", "admin.outbox", "admin.groups", "admin.locks", "admin.settings", "admin.overview",
     "admin.metrics", "admin", "templatetags",

@@ -9,7 +9,7 @@ from django.db import connection
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus, compare_clocks, read_now
-from jobqueue.doctor.clocks import clock_skew
+from jobqueue.doctor.server import clock_skew
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, heartbeat, reap, release, snooze
 from tests.factories import claim_one, expire, job, make_job, seconds_from_now

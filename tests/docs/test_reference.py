@@ -20,7 +20,8 @@ from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.redone import VERBS
-from jobqueue.doctor.finding import IDS
+from jobqueue.doctor.examination import IDS
+from jobqueue.doctor.finding import LEVELS
 from jobqueue.explain.explanation import CODES
 from jobqueue.lockstats.report import ServerCounts
 from jobqueue.log_format import JsonFormatter
@@ -54,8 +55,10 @@ def test_explain_lists_every_code():
     assert list(dict.fromkeys(listed("explain.md", "Codes"))) == list(CODES)
 
 
-def test_doctor_lists_every_id():
+def test_doctor_lists_every_id_with_its_level():
     assert listed("doctor.md", "Ids") == list(IDS)
+    for row in table(REFERENCE / "doctor.md", "Ids"):
+        assert row[1].startswith(LEVELS[code(row[0])[0]]), row
 
 
 def test_settings_lists_every_key_with_its_default():

@@ -9,7 +9,7 @@ from django.db import connection
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.doctor import Level, examine
-from jobqueue.doctor.finding import IDS
+from jobqueue.doctor.examination import IDS
 from jobqueue.models import Worker
 from tests.settings import VENDOR
 

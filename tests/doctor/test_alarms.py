@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.doctor import Level, firing_alarms
+from jobqueue.doctor import Level, work
 from tests.alarms.helpers import look_again
 from tests.cli.helpers import printed
 from tests.doctor.helpers import add_worker, found, ids
@@ -43,7 +43,7 @@ def test_when_the_alarm_is_over_the_doctor_finds_nothing(settings):
 
 
 def test_many_alarms_are_counted(settings, monkeypatch):
-    monkeypatch.setattr(firing_alarms, "SHOWN", 1)
+    monkeypatch.setattr(work, "ALARMS_SHOWN", 1)
     fire(settings, ready=3, oldest_age_seconds=0.000001)
     one, other = found()
     assert one.evidence["queue"] == "mail"

@@ -5,7 +5,8 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.doctor import Finding, Level, examination, examine
-from jobqueue.doctor.examination import CHECKS, Check, Need, check_all, in_order
+from jobqueue.doctor.examination import CHECKS, run_checks
+from jobqueue.doctor.finding import Check, Need
 from jobqueue.exceptions import NotSupported
 from tests.doctor.helpers import add_worker, ids, the, unreachable
 from tests.faults.conftest import kill, session_id
@@ -78,11 +79,11 @@ def test_after_a_lost_connection_the_next_check_opens_another_one(first):
 @committed
 def test_a_database_that_cannot_be_reached_is_the_finding_and_what_needs_it_is_left_out():
     with unreachable():
-        checked = list(check_all("default"))
-    found = in_order(checked)
+        done = run_checks("default")
+    found = done.findings
     assert (found[0].id, found[0].level) == ("database_unreachable", Level.ERROR)
     assert found[0].evidence["error"] in found[0].text
-    states = {one.check.name: one.findings is None for one in checked}
+    states = {one.check.name: one.findings is None for one in done.checked}
     assert states == {"database": False} | {check.name: check.need is not Need.NOTHING for check in CHECKS}
     assert "database_unreachable" not in ids()
 
@@ -111,8 +112,8 @@ def test_the_checks_have_names_of_their_own():
 
 
 def test_a_tasks_module_that_cannot_be_imported_is_an_error(monkeypatch):
-    monkeypatch.setattr("jobqueue.doctor.system_checks.registry.discover", lambda: [])
-    monkeypatch.setattr("jobqueue.doctor.system_checks.registry.failed_files", lambda: frozenset({"/x/tasks.py"}))
+    monkeypatch.setattr("jobqueue.doctor.settings.registry.discover", lambda: [])
+    monkeypatch.setattr("jobqueue.doctor.settings.registry.failed_files", lambda: frozenset({"/x/tasks.py"}))
     add_worker()
     assert the("task_module_failed").evidence == {"files": ["/x/tasks.py"]}
 

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from jobqueue.doctor import Level, brokers, events
+from jobqueue.doctor import Level, work
+from jobqueue.doctor.settings import brokers
 from tests.doctor.helpers import add_worker, found, ids, the
 from tests.outbox.conftest import listen  # noqa: F401
 from tests.outbox.helpers import say
@@ -48,7 +49,7 @@ def test_a_broker_that_takes_the_connection_and_does_not_answer_is_given_up(sett
     with socket.create_server(("127.0.0.1", 0)) as silent:
         routes(settings, f"redis-stream://127.0.0.1:{silent.getsockname()[1]}")
         # It returns, and nobody has answered.
-        found = list(brokers.brokers("default"))
+        found = list(brokers("default"))
     assert [one.id for one in found] == ["broker_unreachable"]
 
 
@@ -73,7 +74,7 @@ def test_events_that_no_route_and_no_subscriber_takes_are_a_warning(listen, sett
 
 
 def test_topics_that_are_not_named_are_counted(monkeypatch):
-    monkeypatch.setattr(events, "SHOWN", 1)
+    monkeypatch.setattr(work, "SHOWN", 1)
     for number in range(3):
         say(f"nobody{number}", 1, f"k{number}")
     first, others = (one for one in found() if one.id == "events_unrouted")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.doctor import Level, schedules
+from jobqueue.doctor import Level, work
 from jobqueue.models import Schedule
 from jobqueue.schedules import disable
 from jobqueue.schedules.declaring import declare, withdraw
@@ -37,7 +37,7 @@ def test_a_schedule_of_a_task_that_nobody_knows_is_an_error_unless_it_is_disable
 
 
 def test_many_of_them_are_counted(monkeypatch):
-    monkeypatch.setattr(schedules, "SHOWN", 1)
+    monkeypatch.setattr(work, "SHOWN", 1)
     for number in range(3):
         declare(f"tick{number}", tasks.add, (1, 2), None, {"every": 60}, "code")
     begin()

@@ -6,7 +6,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from jobqueue import enqueue_many
 from jobqueue.doctor import Level
-from jobqueue.doctor.claim_plan import plan_of
+from jobqueue.doctor.tables import plan_of
 from jobqueue.models import Job, OutboxEvent, Worker
 from tests.doctor.helpers import add_worker, found, ids, the
 from tests.marks import committed

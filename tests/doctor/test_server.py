@@ -9,8 +9,8 @@ from django.db import connection, connections
 
 from jobqueue import enqueue_many
 from jobqueue.db import clock, vendor
-from jobqueue.doctor import Level, clocks, sessions, sqlite_file
-from jobqueue.doctor.server import driver_timeouts
+from jobqueue.doctor import Level, server, tables, workers
+from jobqueue.doctor.settings import driver_timeouts
 from jobqueue.models import Job
 from tests.blocking import let_lists_expire
 from tests.doctor.helpers import PLAIN, add_worker, ids, the
@@ -60,7 +60,7 @@ def test_a_healthy_set_up_has_no_finding_but_what_every_test_server_has_for_info
 def test_a_server_whose_clock_is_wrong(sql, seconds, words):
     sql("SET timestamp = UNIX_TIMESTAMP() + %s", [seconds])
     try:
-        (one,) = clocks.clock_skew("default")
+        (one,) = server.clock_skew("default")
     finally:
         sql("SET timestamp = DEFAULT")
     assert (one.level, one.id) == (Level.WARNING, "clock_skew")
@@ -72,7 +72,7 @@ def test_a_server_whose_clock_is_wrong(sql, seconds, words):
 def test_a_host_whose_clock_is_wrong(monkeypatch, seconds, expected):
     right = clock.host_now
     monkeypatch.setattr(clock, "host_now", lambda: right() + timedelta(seconds=seconds))
-    found = list(clocks.clock_skew("default"))
+    found = list(server.clock_skew("default"))
     assert len(found) == expected
     for one in found:
         assert abs(one.evidence["host_ahead_seconds"] - seconds) < 1
@@ -84,7 +84,7 @@ def test_the_zone_of_the_session_is_an_information_unless_it_is_utc(variable):
     one = the("session_zone")
     assert (one.level, one.evidence) == (Level.INFO, {"zone_seconds": 19800.0})
     variable("SESSION", "time_zone", "'+00:00'")
-    assert list(clocks.session_zone("default")) == []
+    assert list(server.session_zone("default")) == []
 
 
 @only_innodb
@@ -189,7 +189,7 @@ def test_a_server_without_autovacuum(sql):
 @only_postgres
 @committed
 def test_dead_rows_that_nobody_has_removed(sql, monkeypatch):
-    monkeypatch.setattr(sessions, "DEAD_MIN", 20)
+    monkeypatch.setattr(tables, "DEAD_MIN", 20)
     sql("ALTER TABLE job_queue SET (autovacuum_enabled = off)")
     try:
         enqueue_many("q", range(100))
@@ -234,12 +234,12 @@ def test_a_file_on_a_network_file_system_is_an_error(monkeypatch, tmp_path):
     file = os.path.realpath(vendor("default").set_up.values(connection)["file"])
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {os.path.dirname(file)} nfs4 rw 0 0\n")
-    monkeypatch.setattr(sqlite_file, "MOUNTS", mounts)
+    monkeypatch.setattr(server, "MOUNTS", mounts)
     one = the("network_file")
     assert (one.level, one.evidence["file_system"]) == (Level.ERROR, "nfs4")
     mounts.write_text(f"host:/x / nfs rw 0 0\n/dev/sda1 {os.path.dirname(file)} ext4 rw 0 0\n")
     assert ids() == []
-    monkeypatch.setattr(sqlite_file, "MOUNTS", tmp_path / "nothing")
+    monkeypatch.setattr(server, "MOUNTS", tmp_path / "nothing")
     assert ids() == []
 
 
@@ -250,8 +250,8 @@ def test_a_database_in_memory_is_a_warning(monkeypatch):
     memory.connect()
     # Django leaves a database in memory open.
     with closing(memory.connection):
-        monkeypatch.setattr(sqlite_file, "connections", {"default": memory})
-        (one,) = sqlite_file.sqlite_file("default")
+        monkeypatch.setattr(server, "connections", {"default": memory})
+        (one,) = server.sqlite_file("default")
     assert (one.level, one.id) == (Level.WARNING, "memory_database")
 
 
@@ -278,9 +278,9 @@ def test_workers_that_may_open_more_connections_than_the_server_has():
 
 @only_servers
 def test_workers_that_relay_events_need_two_more_each(settings):
-    before = sessions.budget("default").connections
+    before = workers.budget("default").connections
     settings.JOBQUEUE = {"OUTBOX": {}}
-    assert sessions.budget("default").connections == before + 2
+    assert workers.budget("default").connections == before + 2
 
 
 @contextmanager
@@ -298,8 +298,8 @@ def sessions_open(number):
 
 @only_innodb
 def test_a_server_whose_connections_are_nearly_all_open(variable, monkeypatch):
-    monkeypatch.setattr(sessions, "MONITOR_CONNECTIONS", 0)
-    monkeypatch.setattr(sessions, "PER_CHILD", 0)
+    monkeypatch.setattr(workers, "MONITOR_CONNECTIONS", 0)
+    monkeypatch.setattr(workers, "PER_CHILD", 0)
     variable("GLOBAL", "max_connections", 20)
     assert "connections_used" not in ids()
     with sessions_open(17):
@@ -321,7 +321,7 @@ def test_a_database_whose_connection_limit_is_reached(sql):
 @only_servers
 @committed
 def test_a_transaction_that_is_open_for_long_is_named_with_its_session(monkeypatch):
-    monkeypatch.setattr(sessions, "OLD_SECONDS", 0)
+    monkeypatch.setattr(tables, "OLD_SECONDS", 0)
     with other_connection() as other:
         other.set_autocommit(False)
         with other.cursor() as cursor:
@@ -339,5 +339,5 @@ def idle_ones():
     """What the finding says of each session that runs no statement."""
     # An old list may show a statement that has just ended.
     let_lists_expire()
-    found = list(sessions.old_transactions("default"))
+    found = list(tables.old_transactions("default"))
     return {one["session"]: one for finding in found for one in finding.evidence["sessions"] if one["idles"]}

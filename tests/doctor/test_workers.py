@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.doctor import Level, foreign_claimers, leases, nested_retries
+from jobqueue.doctor import Level, work, workers
 from jobqueue.flow import pause, set_limit
 from jobqueue.models import Job
 from jobqueue.transitions import claim, reap
@@ -82,7 +82,7 @@ def test_a_lease_that_has_lapsed_a_moment_ago_is_left_to_the_reaper():
 
 
 def test_lapsed_leases_are_counted_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(leases, "COUNT_MAX", 2)
+    monkeypatch.setattr(workers, "COUNT_MAX", 2)
     add_worker("w")
     enqueue_many("q", range(4))
     expire(*claim("q", 4, worker="w"))
@@ -138,7 +138,7 @@ def test_so_it_is_with_a_limit_or_a_pause_that_an_operator_has_set(foreign_claim
 
 def test_limited_queues_that_were_not_looked_at_are_counted(foreign_claim, monkeypatch):
     add_worker("w")
-    monkeypatch.setattr(foreign_claimers, "QUEUES_MAX", 1)
+    monkeypatch.setattr(work, "QUEUES_MAX", 1)
     for queue in ("a", "b", "c"):
         foreign_claim(queue)
         set_limit(queue, concurrency=1)
@@ -169,7 +169,7 @@ def test_a_task_whose_attempts_make_many_calls_has_nested_retries():
 
 
 def test_tasks_with_nested_retries_that_are_not_named_are_counted(monkeypatch):
-    monkeypatch.setattr(nested_retries, "SHOWN", 1)
+    monkeypatch.setattr(work, "SHOWN", 1)
     counts = {"dependency": "", "first_runs": 30, "retries": 10, "calls": 200}
     add_worker("w1", retries=[{**counts, "task": f"app.tasks.charge{number}"} for number in range(3)])
     one, rest = found()

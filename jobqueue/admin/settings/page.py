@@ -18,9 +18,9 @@ from jobqueue import conf
 from jobqueue.admin.page.formatting import badge, plain
 from jobqueue.admin.page.site_pages import SitePage
 from jobqueue.admin.settings.database import server_facts, versions
-from jobqueue.admin.settings.examination import LIMIT_SECONDS, Examined, examined
 from jobqueue.admin.settings.values import groups
 from jobqueue.doctor import Finding, Level
+from jobqueue.doctor.examination import Examination, run_checks
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Limits of queues stand in the settings and on the page of queues: who may see those may see these. A run of the
 #: checks takes seconds of the database, and names sessions, hosts and files: it is for those who set queues up.
 VIEW, CHECK = "jobqueue.view_flowrule", "jobqueue.change_limits"
+#: no check begins later than this after the first one, and no SELECT of a check may run for longer than the second time
+LIMIT_SECONDS, READ_SECONDS = 10.0, 2.0
 #: characters of an error or a finding
 TOLD_CHARS = 2000
 _LEVELS: Mapping[Level, tuple[str, StrOrPromise]] = {
@@ -48,7 +50,7 @@ def settings_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     found, problems = conf.read(raw)
     known = found.database in settings.DATABASES
     facts, unreachable = _facts(found.database) if known else (list(versions()), "")
-    run = examined(found.database) if request.method == "POST" and known and not problems else None
+    run = _run(found.database) if request.method == "POST" and known and not problems else None
     context = {
         **site.each_context(request),
         "title": PAGE.title,
@@ -71,7 +73,12 @@ def _facts(using: str) -> tuple[Facts, str]:
         return list(versions()), _told(f"{type(error).__name__}: {error}")
 
 
-def _shown(run: Examined) -> dict[str, Any]:
+def _run(using: str) -> Examination:
+    """What the command shows, without the servers beside the database, for a limited time."""
+    return run_checks(using, beside=False, seconds=READ_SECONDS, limit_seconds=LIMIT_SECONDS)
+
+
+def _shown(run: Examination) -> dict[str, Any]:
     passed, left_out = len(run.passed), len(run.left_out)
     right = ngettext("%(n)d check has found nothing", "%(n)d checks have found nothing", passed) % {"n": passed}
     left = ngettext("%(n)d check was left out", "%(n)d checks were left out", left_out) % {"n": left_out}

@@ -7,8 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,7 +17,6 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue import tracing
 from jobqueue.backoff import default_backoff
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
@@ -269,12 +267,6 @@ class Attempt:
         # Its traceback has frames that hold this attempt: only a full garbage collection would free what they hold.
         self.error = None
         return outcome
-
-
-def traced(attempts: Sequence[Attempt]) -> AbstractContextManager[object]:
-    """A `with` block that is the span of a call of these attempts, if this process is traced."""
-    tracer = tracing.current()
-    return nullcontext() if tracer is None else tracer.running(attempts)
 
 
 def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]:

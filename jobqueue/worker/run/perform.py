@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
+from jobqueue import otel
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.db.retry import count_refused_job
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.verb import observe_ends
 from jobqueue.worker.run import task_signals
-from jobqueue.worker.run.attempt import Attempt, Outcome, traced
+from jobqueue.worker.run.attempt import Attempt, Outcome
 from jobqueue.worker.run.batch import batch_function, call_batch
 from jobqueue.worker.run.call_threads import check_transactions, checked, own_calls
 from jobqueue.worker.run.timeouts import Together, Watch, hard_limited, limited, limits_of
@@ -81,7 +82,7 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
     for attempt in attempts:
         attempt.begin()
     try:
-        with traced(attempts), nullcontext() if inline else own_calls():
+        with otel.running(attempts), nullcontext() if inline else own_calls():
             if (function := batch_function(leases[0])) is not None:
                 call_batch(function if inline else checked(function), attempts, run.around(None))
             else:
@@ -120,7 +121,7 @@ async def perform_coroutine(
     attempt.coroutine = asyncio.current_task()
     attempt.begin()
     try:
-        with traced([attempt]), attempt:
+        with otel.running([attempt]), attempt:
             call = attempt.find()
             limits, started = limits_of(attempt.options), Tasks()
             _started.set(started)

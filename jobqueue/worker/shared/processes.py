@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from jobqueue import tracing
+from jobqueue import otel
 from jobqueue.backoff import Backoff
 
 logger = logging.getLogger("jobqueue.worker")
@@ -86,10 +86,9 @@ def _be(target: Callable[..., int], args: tuple[object, ...], mask: set[int | si
         logger.exception("process %d ends by an unexpected error", os.getpid())
     finally:
         _flush()
-        if (tracer := tracing.current()) is not None:
-            # Exit handlers, as that of OpenTelemetry's provider, do not run.
-            with suppress(Exception):
-                tracer.flush()
+        # Exit handlers, as that of OpenTelemetry's provider, do not run.
+        with suppress(Exception):
+            otel.flush()
         # Not sys.exit: it would wait for threads that hang in a job, and run the parent's exit handlers.
         os._exit(status)
 

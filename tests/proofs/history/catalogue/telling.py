@@ -251,10 +251,10 @@ EXPLAIN = [
     ),
     mutant(
         "the doctor does not know a database that refuses writes",
-        "doctor/examination.py",
-        "CHECKS",
-        'Check("writes", "the database takes writes", Need.DATABASE, read_only),',
-        "",
+        "doctor/server.py",
+        "read_only",
+        "refusals.read_only(using)",
+        "[]",
         "tests/explain/test_broken_surroundings.py",
     ),
     mutant(
@@ -498,8 +498,8 @@ MASKING = [
     ),
     mutant(
         "the lines of code in a span show their passwords",
-        "otel/guarded.py",
-        "tell",
+        "otel.py",
+        "_tell",
         'mask_text("".join(frames))',
         '"".join(frames)',
         "tests/otel/test_spans.py",
