@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
 
 from django.db import Error, connections
 
@@ -25,14 +25,6 @@ INTERVAL_SECONDS = 15.0
 TURN = "jobqueue: alarms"
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """What the thread has begun to do."""
-
-    looks: int = 0
-    tells: int = 0
-
-
 class AlarmWatch:
     """One process's part. Any number of processes may call run_once() every INTERVAL_SECONDS: one of them looks."""
 
@@ -43,19 +35,19 @@ class AlarmWatch:
         # Soon after a change of the settings, the workers that know the old ones may still be there.
         self._unwatched_at = time.monotonic() + UNWATCHED_SECONDS
 
-    def run_once(self, settings: Settings, *, using: str) -> Started:
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Start a thread that looks, if it is this process's turn, and tells what is due; two or three statements."""
         if self._ending.is_set() or (self._thread is not None and self._thread.is_alive()):
-            return Started()
+            return Counter()
         if not settings.alarms.watches:
             self._end_unwatched(settings, using)
-            return Started()
+            return Counter()
         looks = _my_turn(using)
         if not looks and not is_anything_due(using=using):
-            return Started()
+            return Counter()
         self._thread = threading.Thread(target=self._work, args=(settings, using, looks), name="alarms", daemon=True)
         self._thread.start()
-        return Started(int(looks), 1)
+        return Counter(looks=int(looks), tells=1)
 
     def wait(self, seconds: float) -> None:
         """Wait up to `seconds` for the end of what run_once() began."""

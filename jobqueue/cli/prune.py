@@ -26,6 +26,9 @@ from jobqueue.retention.history import Keep, archive, json_lines
 from jobqueue.retention.windows import Walk, expired
 from jobqueue.validation import check_queue
 
+#: for how long old rows of one other table are deleted; the rest is left for workers
+OTHER_SECONDS = 30.0
+
 
 @dataclass(slots=True)
 class _Counts:
@@ -208,7 +211,7 @@ def _prune(
     if shows and done.total:
         sys.stderr.write("\r")
     for cleaner in CLEANERS if _is_of_all(given) and done.complete else ():
-        done.rows[cleaner.name] = cleaner.run_once(load(), using=using).rows
+        done.rows[cleaner.name] = cleaner.run_once(load(), using=using, seconds=OTHER_SECONDS).total()
 
 
 def _told(found: _Counts, given: Mapping[str, Any], what: str, status: int | None = None) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from collections import Counter
 
 from jobqueue.bulk_verbs.carrying_out import CHUNK, Step, step
 from jobqueue.conf import Settings
@@ -15,29 +15,8 @@ from jobqueue.models import AuditEvent
 logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
-#: chunks of one pass; the rest is left for the next pass
-CHUNKS_MAX = 100
 #: for how long after a chunk a worker looks for the next one more often than once a second
 ACTIVE_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class BulkChanged:
-    """What one pass did."""
-
-    bulk_jobs_changed: int = 0
-    bulk_jobs_refused: int = 0
-
-
-def run_once(settings: Settings, *, using: str) -> BulkChanged:
-    """Do the chunks that are due, up to CHUNKS_MAX, each in its own transaction."""
-    runner, changed, refused = BulkRunner(), 0, 0
-    for _ in range(CHUNKS_MAX):
-        found = runner.run_once(settings, using=using)
-        changed, refused = changed + found.bulk_jobs_changed, refused + found.bulk_jobs_refused
-        if not runner.more:
-            break
-    return BulkChanged(changed, refused)
 
 
 class BulkRunner:
@@ -54,16 +33,16 @@ class BulkRunner:
         """Whether a bulk verb is under way, whose next chunk is due in a moment."""
         return time.monotonic() < self._active_until
 
-    def run_once(self, settings: Settings, *, using: str) -> BulkChanged:
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Do the next chunk that is due: one index seek if there is none."""
         done = step(using=using, chunk=self._chunk)
         # Another one may be due, if this one has ended or cannot go on.
         self.more = done is not None
         if done is None:
-            return BulkChanged()
+            return Counter()
         self._active_until = time.monotonic() + ACTIVE_SECONDS
         self._report(done)
-        return BulkChanged(done.changed, done.refused)
+        return Counter(bulk_jobs_changed=done.changed, bulk_jobs_refused=done.refused)
 
     def _report(self, done: Step) -> None:
         """Its beginning and its end at INFO, each chunk at DEBUG."""

@@ -1,10 +1,14 @@
-"""Deletes old rows, table by table, in bounded batches."""
+"""Deletes old rows, table by table, in short transactions; groups with their members."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from django.db import connections
 from django.db.models import Model, QuerySet
@@ -13,12 +17,16 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
+from jobqueue.grouping.reading import still_read
 from jobqueue.models import (
     Allocation,
     ArchivedJob,
     AuditEvent,
+    GroupMember,
+    GroupParent,
     IdempotencyRecord,
     JobAlarm,
+    JobGroup,
     JobStat,
     JobStatTotal,
     LockFinding,
@@ -35,17 +43,10 @@ from jobqueue.models import (
     Worker,
 )
 
-#: batches of one pass; the rest is left for the next pass
-BATCHES_MAX = 100
 #: age of rows that transactions only lock and never read: the next use of the key inserts a missing one again
 KEY_SECONDS = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """What one pass did."""
-
-    rows: int
+#: groups of one read
+_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +59,19 @@ class Cleaner:
     index: str
     age_seconds: Callable[[Settings], float | None]  # None: keep all rows
 
-    def run_once(self, settings: Settings, *, using: str, limit: int = 1000) -> Deleted:
-        """Delete up to BATCHES_MAX batches of `limit` rows, each in its own transaction; rows locked by others stay."""
-        seconds = self.age_seconds(settings)
-        if seconds is None:
-            return Deleted(0)
-        before = UtcNowPlus(-seconds) if seconds else UtcNow()
+    def run_once(self, settings: Settings, *, using: str, limit: int = 1000, seconds: float = math.inf) -> Counter[str]:
+        """Delete rows for about `seconds`, in transactions of `limit`; rows that others have locked stay."""
+        age_seconds = self.age_seconds(settings)
+        if age_seconds is None:
+            return Counter()
+        before = UtcNowPlus(-age_seconds) if age_seconds else UtcNow()
         rows = self.model._base_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
-        deleted = 0
-        for _ in range(BATCHES_MAX):
+        deleted, end = 0, time.monotonic() + seconds
+        while True:
             gone = retry_transient("housekeeping", lambda: self._delete_some(rows, limit), using=using)
             deleted += gone
-            if gone < limit:
-                break
-        return Deleted(deleted)
+            if gone < limit or time.monotonic() >= end:
+                return Counter({f"{self.name}_deleted": deleted})
 
     def _delete_some(self, rows: QuerySet[Any], limit: int) -> int:
         if not rows.exists():
@@ -81,6 +81,62 @@ class Cleaner:
         with server.transaction(connections[rows.db]):
             keys = list(server.lock_rows(server.force_index(rows, self.index)).values_list("pk", flat=True)[:limit])
             return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCleaner:
+    """Deletes groups that have ended long ago, oldest first: members and pairs before the group."""
+
+    name: ClassVar = "groups"
+    model: ClassVar = JobGroup
+
+    def run_once(self, settings: Settings, *, using: str, limit: int = 1000, seconds: float = math.inf) -> Counter[str]:
+        """Delete groups for about `seconds`, in transactions of `limit` members and pairs."""
+        age_seconds = settings.group_retention_seconds
+        done, stay, end = Counter[str](), 0, time.monotonic() + seconds
+        if age_seconds is None:
+            return done
+        old = JobGroup.objects.using(using).filter(ended_at__lt=UtcNowPlus(-age_seconds)).order_by("ended_at", "pk")
+        while True:
+            # Those that stay are passed over: they must not keep the others.
+            read: partial[list[int]] = partial(list, old.values_list("pk", flat=True)[stay : stay + _GROUPS])
+            groups = retry_transient("housekeeping", read, using=using)
+            for group_id in groups:
+                gone: int | None = 0
+                while gone == 0:
+                    work = partial(_delete_group, old.filter(pk=group_id), group_id, limit, using)
+                    gone = retry_transient("housekeeping", work, using=using)
+                    if gone is not None and time.monotonic() >= end:
+                        return done + Counter(groups_deleted=gone)
+                done["groups_deleted"] += gone or 0
+                stay += gone is None
+            if len(groups) < _GROUPS:
+                return done
+
+
+def _delete_group(old: QuerySet[JobGroup], group_id: int, limit: int, using: str) -> int | None:
+    """Delete the next `limit` members and pairs of a group, and the group with the last ones; how many groups are gone.
+
+    None for one that stays: its callbacks have not ended, or it was resumed. Its row is locked, so that resume() comes
+    before the first members are gone, or sees that they are.
+    """
+    server = vendor(using)
+    with server.transaction(connections[using]):
+        if not list(server.lock_rows(old)) or still_read([group_id], using):
+            return None
+        members = server.force_index(GroupMember.objects.using(using).filter(group_id=group_id), "ix_group_member")
+        pairs = GroupParent.objects.using(using).filter(group_id=group_id).order_by("group_id", "pk")
+        # By state too, as the index has them: no sort.
+        room = limit - _delete_rows(members.order_by("group_id", "state", "job_id"), limit, using)
+        room -= _delete_rows(server.force_index(pairs, "ix_group_of_parent"), room, using) if room else 0
+        if not room:
+            return 0
+        return JobGroup.objects.using(using).filter(pk=group_id).delete()[0]
+
+
+def _delete_rows(rows: QuerySet[Any], limit: int, using: str) -> int:
+    ids = list(rows.values_list("pk", flat=True)[:limit])
+    return vendor(using).delete_by_key(rows.model.objects.using(using), ids) if ids else 0
 
 
 def _key_seconds(settings: Settings) -> float:
@@ -163,7 +219,8 @@ JOB_STAT_TOTALS = Cleaner(
 JOB_ALARMS = Cleaner(
     "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
 )
-CLEANERS = (
+GROUPS = GroupCleaner()
+CLEANERS: tuple[Cleaner | GroupCleaner, ...] = (
     OUTBOX_EVENTS,
     OUTBOX_KEYS,
     IDEMPOTENCY_RECORDS,
@@ -183,4 +240,5 @@ CLEANERS = (
     SCHEDULE_TICKS,
     SCHEDULE_VERSIONS,
     SCHEDULES,
+    GROUPS,
 )

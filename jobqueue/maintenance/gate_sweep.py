@@ -1,14 +1,18 @@
 """Repairs what a crash between two commits has left of gates: no job waits for ever, and no row stays for nothing.
 
 Each pass looks at a slice of each table and the next one goes on there, so its cost does not grow with them.
+
+It also writes into gates the limits that are in effect. A row keeps those that the last claim there went by: that claim
+may not have known yet what an operator had set, its code may have been replaced since, or it was for a job of another
+task with the same key.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,13 +25,15 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates.announced import Announcing, LimitedGate, limits_in_effect
 from jobqueue.gates.buckets import mend
 from jobqueue.gates.levels import INDEX, Level, ranks
 from jobqueue.gates.opening import open_first, open_free, open_jobs
+from jobqueue.gates.rules import rules
 from jobqueue.gates.slots import Slot
 from jobqueue.gates.timing import UNCLAIMED_SECONDS, open_due
+from jobqueue.gates.unlocked import update_unlocked
 from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
-from jobqueue.maintenance.gate_limits import Workers, no_workers, raise_limits, renew_limits
 from jobqueue.models import Gate, GateSlot, GateWait, Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.retention.windows import Place, behind
@@ -50,20 +56,15 @@ _TOO_LATE = Q(per_second=None, opens_at__gt=UtcNowPlus(AHEAD_SECONDS)) | Q(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """What one pass did."""
-
-    rows_deleted: int = 0  # of jobs that no longer wait, leases that have ended, and gates that nobody uses
-    jobs_opened: int = 0
+#: the workers that run on a database, with the limits that their code has
+Workers = Callable[[str], Sequence[Announcing]]
+#: the limits of a gate: `most` and per_second
+_Limits = tuple[int | None, float | None]
 
 
-def run_once(settings: Settings, *, using: str, workers: Workers = no_workers) -> SweepResult:
-    """Open what is due, and sweep the tables as a whole: for a command that looks now and then."""
-    opened, sweep = 0, GateSweep(workers=workers)
-    while found := open_due(using=using):
-        opened += found
-    return SweepResult(sweep.delete_all(using), opened + sweep.open_all(using))
+def no_workers(using: str) -> Sequence[Announcing]:
+    """None: gates keep what they have, but for what operators have set."""
+    return ()
 
 
 class GateSweep:
@@ -78,38 +79,54 @@ class GateSweep:
         self._last_wait, self._last_slot, self._last_subject = 0, (-1, -1), -1
         self._last_lost: tuple[Level, Place | None] | None = None
 
-    def run_once(self, settings: Settings, *, using: str) -> SweepResult:
-        """Sweep if it is due: a few index seeks where no job waits behind a gate."""
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
+        """Sweep if it is due: a few index seeks where no job waits behind a gate.
+
+        Counts `gates_jobs_opened`, and as `gates_rows_deleted` the rows of jobs that no longer wait, of leases that
+        have ended, and of gates that nobody uses.
+        """
         if self._last_subject >= 0:
-            return SweepResult(0, self._open_free(using))
+            return _counts(0, self._open_free(using))
         if time.monotonic() < self._next:
-            return SweepResult()
+            return Counter()
         self._next = time.monotonic() + self._interval_seconds
         deleted = self._delete_waits(using) + self._delete_slots(using)
         deleted += retry_transient("promote", partial(_delete_gates, using), using=using)
-        return SweepResult(deleted, self._open_lost(using) + self._open_free(using))
+        return _counts(deleted, self._open_lost(using) + self._open_free(using))
+
+    def sweep_all(self, settings: Settings, *, using: str, seconds: float = math.inf) -> Counter[str]:
+        """Open what is due, and sweep the tables as a whole, for about `seconds`.
+
+        For a command that looks now and then. The next call goes on where the time of this one was over.
+        """
+        end, opened = time.monotonic() + seconds, 0
+        while (found := open_due(using=using)) and time.monotonic() < end:
+            opened += found
+        opened += found
+        deleted = self._delete_all(using, end)
+        return _counts(deleted, opened + self._open_all(using, end))
 
     def soon(self) -> None:
         """Sweep at the next call: workers with other code may have begun or ended."""
         self._next = 0.0
 
-    def delete_all(self, using: str) -> int:
-        """Delete all rows that nobody needs."""
+    def _delete_all(self, using: str, end: float) -> int:
+        """Delete all rows that nobody needs, until the time `end`."""
         deleted = self._delete_waits(using)
-        while self._last_wait:
+        while self._last_wait and time.monotonic() < end:
             deleted += self._delete_waits(using)
         deleted += self._delete_slots(using)
-        while self._last_slot != (-1, -1):
+        while self._last_slot != (-1, -1) and time.monotonic() < end:
             deleted += self._delete_slots(using)
         return deleted + retry_transient("promote", partial(_delete_gates, using), using=using)
 
-    def open_all(self, using: str) -> int:
-        """Open all jobs that a crash has left behind gates."""
+    def _open_all(self, using: str, end: float) -> int:
+        """Open all jobs that a crash has left behind gates, until the time `end`."""
         opened = self._open_lost(using)
-        while self._last_lost is not None:
+        while self._last_lost is not None and time.monotonic() < end:
             opened += self._open_lost(using)
         opened += self._open_free(using)
-        while self._last_subject >= 0:
+        while self._last_subject >= 0 and time.monotonic() < end:
             opened += self._open_free(using)
         return opened
 
@@ -202,6 +219,10 @@ class GateSweep:
         return _open_free(some, self._workers, using) if some else 0
 
 
+def _counts(deleted: int, opened: int) -> Counter[str]:
+    return Counter(gates_rows_deleted=deleted, gates_jobs_opened=opened)
+
+
 def _delete_gates(using: str) -> int:
     """Delete gates with full buckets at which nobody waits."""
     waits = GateWait.objects.filter(subject=OuterRef("pk"))
@@ -261,3 +282,69 @@ def _mend_late(subjects: Sequence[int], using: str) -> None:
     gates: list[Gate] = retry_transient("promote", partial(list, late.annotate(now=Selected(UtcNow()))), using=using)
     for gate in gates:
         retry_transient("promote", partial(mend, gate, gate.per_second or 0.0, using), using=using)
+
+
+def renew_limits(subjects: Collection[int], workers: Workers, using: str) -> None:
+    """Let those of these gates be looked at that have other limits than the task that they name."""
+    gates = _limited(subjects, using)
+    if not gates:
+        return
+    known, running = rules(using), retry_transient("promote", partial(workers, using), using=using)
+    found = ((gate, limits_in_effect(gate, running, known)) for gate in gates)
+    _write_limits([(gate, own) for gate, own in found if own is not None and own != _limits(gate)], using)
+
+
+def raise_limits(waiting: Mapping[int, Collection[tuple[str, str | None]]], workers: Workers, using: str) -> None:
+    """Let gates be looked at behind which jobs of a task with a higher limit wait than that of the task that they name.
+
+    `waiting`: queues and tasks of jobs that wait, by subject. Tasks may share a key of their queue.
+    """
+    gates = [gate for gate in _limited(waiting, using) if any(place != gate[1:3] for place in waiting[gate.subject])]
+    if not gates:
+        return
+    known, running = rules(using), retry_transient("promote", partial(workers, using), using=using)
+    higher: list[tuple[LimitedGate, _Limits]] = []
+    for gate in gates:
+        best = gate
+        for queue, task in waiting[gate.subject]:
+            if task is None or (queue, task) == gate[1:3]:
+                continue
+            other = limits_in_effect(gate._replace(queue=queue, task=task), running, known)
+            if other is not None and _is_higher(other, _limits(best)):
+                best = gate._replace(task=task, most=other[0], per_second=other[1])
+        if best is not gate:
+            higher.append((best, _limits(best)))
+    _write_limits(higher, using)
+
+
+def _is_higher(limits: _Limits, others: _Limits) -> bool:
+    return any(
+        other is not None and (limit is None or limit > other) for limit, other in zip(limits, others, strict=True)
+    )
+
+
+def _limits(gate: LimitedGate) -> _Limits:
+    return gate.most, gate.per_second
+
+
+def _limited(subjects: Collection[int], using: str) -> list[LimitedGate]:
+    rows = Gate.objects.using(using).filter(pk__in=subjects, queue__isnull=False, task__isnull=False)
+    limited = rows.exclude(most=None, per_second=None).values_list(*LimitedGate._fields)
+    found: list[tuple[Any, ...]] = retry_transient("promote", partial(list, limited), using=using)
+    return [LimitedGate(*row) for row in found]
+
+
+def _write_limits(gates: Sequence[tuple[LimitedGate, _Limits]], using: str) -> None:
+    alike: dict[tuple[str, _Limits], list[int]] = defaultdict(list)
+    for gate, limits in gates:
+        alike[gate.task, limits].append(gate.subject)
+    for (task, (most, per_second)), subjects in alike.items():
+        rows = Gate.objects.using(using).filter(pk__in=subjects)
+        values: dict[str, object] = {
+            "task": task,
+            "most": most,
+            "per_second": per_second,
+            "opens_at": UtcNow(),
+            "updated_at": UtcNow(),
+        }
+        update_unlocked(rows, using, **values)

@@ -6,8 +6,9 @@ member's job.
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from collections import Counter
 from functools import partial
 
 from django.db import connections
@@ -21,21 +22,8 @@ from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions.canceling import cancel_members
 from jobqueue.transitions.dependants import decide_dependants, decide_nodes
 
-#: between two sweeps of a worker
-INTERVAL_SECONDS = 10.0
 #: groups of one pass, and members of one look; the rest follows in the next passes
 _GROUPS, _MEMBERS = 100, 1000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupsSwept:
-    """What one pass did."""
-
-    members_ended: int = 0
-    groups_ended: int = 0
-
-    def __add__(self, other: GroupsSwept) -> GroupsSwept:
-        return GroupsSwept(self.members_ended + other.members_ended, self.groups_ended + other.groups_ended)
 
 
 class GroupSweep:
@@ -46,20 +34,12 @@ class GroupSweep:
 
     def __init__(self) -> None:
         self._after = 0
-        self._next = 0.0
         #: by group: the member down to which its members were looked at
         self._looked: dict[int, int] = {}
         #: the groups of the present round
         self._met = set[int]()
 
-    def run_if_due(self, settings: Settings, *, using: str) -> GroupsSwept:
-        """run_once(), but not more often than each INTERVAL_SECONDS."""
-        if time.monotonic() < self._next:
-            return GroupsSwept()
-        self._next = time.monotonic() + INTERVAL_SECONDS
-        return self.run_once(settings, using=using)
-
-    def run_once(self, settings: Settings, *, using: str) -> GroupsSwept:
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Sweep the next groups."""
         live = JobGroup.objects.using(using).filter(
             state__in=(JobGroup.State.OPEN, JobGroup.State.SEALED), pk__gt=self._after
@@ -68,13 +48,13 @@ class GroupSweep:
         read: partial[list[tuple[int, int, object, int | None]]] = partial(list, rows)
         groups = retry_transient("housekeeping", read, using=using)
         self._after = groups[-1][0] if len(groups) == _GROUPS else 0
-        done = GroupsSwept()
+        done = Counter[str]()
         for group_id, state, canceled_at, if_failed in groups:
             done += self._sweep(group_id, if_failed is not None, using)
             if canceled_at is not None:
                 cancel_members(group_id, using=using)
             if state == JobGroup.State.SEALED and self._end(group_id, using):
-                done += GroupsSwept(groups_ended=1)
+                done["groups_ended"] += 1
         self._met |= {group_id for group_id, *_ in groups}
         if not self._after:
             # Those that this round has not met have ended.
@@ -82,12 +62,24 @@ class GroupSweep:
             self._met.clear()
         return done
 
+    def sweep_all(self, settings: Settings, *, using: str, seconds: float = math.inf) -> Counter[str]:
+        """Sweep all groups that have not ended, and up to _GROUPS thousand outstanding members of each.
+
+        For about `seconds`; the next call goes on there.
+        """
+        done, end = Counter[str](), time.monotonic() + seconds
+        for _ in range(_GROUPS):
+            done += self.run_once(settings, using=using)
+            if not self.more or time.monotonic() >= end:
+                break
+        return done
+
     @property
     def more(self) -> bool:
         """Whether the last pass has left groups or members for the next one."""
         return bool(self._after or self._looked)
 
-    def _sweep(self, group_id: int, has_nodes: bool, using: str) -> GroupsSwept:
+    def _sweep(self, group_id: int, has_nodes: bool, using: str) -> Counter[str]:
         rows = outstanding(group_id, using)
         if group_id in self._looked:
             rows = rows.filter(job_id__lt=self._looked[group_id])
@@ -100,7 +92,7 @@ class GroupSweep:
         live = (Job.Status.READY, Job.Status.PROCESSING)
         states = Job.objects.using(using).filter(pk__in=ids).values_list("pk", "status")
         known: dict[int, int] = dict(retry_transient("housekeeping", partial(list, states), using=using))
-        done = GroupsSwept()
+        done = Counter[str]()
         if wrong := [job_id for job_id in ids if known.get(job_id) not in live]:
             done += retry_transient("housekeeping", partial(_repair, group_id, wrong, using), using=using)
         if has_nodes and (late := retry_transient("housekeeping", partial(undecided, ids, using), using=using)):
@@ -118,7 +110,7 @@ class GroupSweep:
         return retry_transient("housekeeping", end, using=using)
 
 
-def _repair(group_id: int, job_ids: list[int], using: str) -> GroupsSwept:
+def _repair(group_id: int, job_ids: list[int], using: str) -> Counter[str]:
     """End members as their jobs have ended; one whose job was deleted is CANCELED."""
     before = JobGroup.objects.using(using).filter(pk=group_id, state=JobGroup.State.ENDED)
     with vendor(using).transaction(connections[using]):
@@ -131,22 +123,12 @@ def _repair(group_id: int, job_ids: list[int], using: str) -> GroupsSwept:
                 ends.setdefault(STATE_OF[Job.Status(status)], []).append(job_id)
         end_members(decide_dependants({group_id: ends}, {*job_ids}, using), using)
         ended = sum(map(len, ends.values()))
-    return GroupsSwept(ended, int(bool(ended) and before.exists()))
+    return Counter(groups_members_ended=ended, groups_ended=int(bool(ended) and before.exists()))
 
 
-def _decide(group_id: int, nodes: list[int], using: str) -> GroupsSwept:
+def _decide(group_id: int, nodes: list[int], using: str) -> Counter[str]:
     """Decide nodes whose parents have all ended, as after a cancel of very many, or a retry in that moment."""
     with vendor(using).transaction(connections[using]):
         canceled = decide_nodes(group_id, nodes, using)
         end_members({group_id: {GroupMember.State.CANCELED: canceled}} if canceled else {}, using)
-    return GroupsSwept(len(canceled))
-
-
-def run_once(settings: Settings, *, using: str) -> GroupsSwept:
-    """Sweep all groups that have not ended, and up to _GROUPS thousand outstanding members of each."""
-    sweep, done = GroupSweep(), GroupsSwept()
-    for _ in range(_GROUPS):
-        done += sweep.run_once(settings, using=using)
-        if not sweep.more:
-            break
-    return done
+    return Counter(groups_members_ended=len(canceled))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from collections import Counter
 from functools import partial
 
 from django.db import connections
@@ -17,8 +19,6 @@ from jobqueue.locks.mutex_rows import MUTEX_IDLE_SECONDS
 from jobqueue.models import FenceFloor, MutexRow
 from jobqueue.models.locks import MUTEX_FLOOR, raise_mutex_floor
 
-#: the interval between two passes of a worker
-INTERVAL_SECONDS = 60.0
 #: rows of mutexes that one pass reads; the next pass goes on behind them
 MUTEX_ROWS = 5_000
 _BATCH = 200
@@ -26,24 +26,16 @@ _BATCH = 200
 _positions: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What one pass did."""
-
-    locks_freed: int
-    mutexes_deleted: int = 0
-
-
-def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Swept:
-    """Delete as many batches of `limit` as there are ended locks, each in its own transaction; then idle mutexes."""
-    freed = 0
+def run_once(settings: Settings, *, using: str, limit: int = 1000, seconds: float = math.inf) -> Counter[str]:
+    """Delete ended locks in transactions of `limit`, for about `seconds`; then some idle mutexes."""
+    freed, end = 0, time.monotonic() + seconds
     # Locks that end during the pass are left for the next one: the number of batches is fixed at the start.
     for _ in range(-(-count_ended(using=using) // limit)):
         gone = sweep(limit, using=using)
         freed += gone
-        if gone < limit:
+        if gone < limit or time.monotonic() >= end:
             break
-    return Swept(freed, _sweep_mutexes(using))
+    return Counter(locks_freed=freed, mutexes_deleted=_sweep_mutexes(using))
 
 
 def count_ended(*, using: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
@@ -32,15 +33,6 @@ SLOW_SECONDS = 1.0
 KEPT_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
-    """The new findings of one pass."""
-
-    waits: int = 0
-    deadlocks: int = 0
-    slow: int = 0
-
-
 @dataclass(slots=True)
 class _Memory:
     """What this process read last."""
@@ -53,16 +45,19 @@ class _Memory:
 _memories: dict[str, _Memory] = {}
 
 
-def run_once(settings: Settings, *, using: str) -> Watching:
-    """Read once if it is this process's turn. It costs two statements on job_lock and three on the server's tables."""
+def run_once(settings: Settings, *, using: str) -> Counter[str]:
+    """Read once if it is this process's turn; returns how many findings are new.
+
+    It costs two statements on job_lock and three on the server's tables.
+    """
     diagnostics = vendor(using).diagnostics
     if settings.lock_metrics_seconds is None or not diagnostics.available or not _my_turn(using):
-        return Watching()
+        return Counter()
     memory = _memories.setdefault(using, _Memory())
     parts = [_ask(memory, read, using) for read in (_waits, _deadlocks, _slow)]
     for findings in parts:
         keep_findings(findings, using=using)
-    return Watching(*(len(findings) for findings in parts))
+    return Counter(dict(zip(("waits", "deadlocks", "slow_statements"), map(len, parts), strict=True)))
 
 
 def _my_turn(using: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from collections import Counter
 from functools import partial
 
 from jobqueue.conf import Settings
@@ -19,22 +21,6 @@ LOCK_NAME = "jobqueue: ordering sweep"
 LOCK_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """What one pass did."""
-
-    jobs_opened: int
-
-
-def run_once(settings: Settings, *, using: str) -> SweepResult:
-    """Sweep all lanes, a thousand at a time."""
-    opened, after = sweep(LOWEST, using=using)
-    while after is not None:
-        found, after = sweep(after, using=using)
-        opened += found
-    return SweepResult(opened)
-
-
 class OrderingSweep:
     """Sweeps a thousand lanes per call, round after round; called every second.
 
@@ -46,15 +32,25 @@ class OrderingSweep:
         self._after: int | None = None
         self._lock: LeaseLock | None = None
 
-    def run_once(self, settings: Settings, *, using: str) -> SweepResult:
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Sweep the next lanes: one index seek without ordering keys, two where another worker sweeps."""
         if not retry_transient("promote", partial(lanes.active, LOWEST, using=using, limit=1), using=using):
             self._lock, self._after = None, None
-            return SweepResult(0)
+            return Counter()
         if not self._is_ours(using):
-            return SweepResult(0)
+            return Counter()
+        return Counter(jobs_opened=self._sweep_next(using))
+
+    def sweep_all(self, settings: Settings, *, using: str, seconds: float = math.inf) -> Counter[str]:
+        """Sweep all lanes for about `seconds`, whether another process does or not; the next call goes on there."""
+        end, opened = time.monotonic() + seconds, self._sweep_next(using)
+        while self._after is not None and time.monotonic() < end:
+            opened += self._sweep_next(using)
+        return Counter(jobs_opened=opened)
+
+    def _sweep_next(self, using: str) -> int:
         opened, self._after = sweep(LOWEST if self._after is None else self._after, using=using)
-        return SweepResult(opened)
+        return opened
 
     def _is_ours(self, using: str) -> bool:
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
@@ -29,33 +29,12 @@ STEP_SECONDS = 0.05
 REST, REST_SECONDS_MIN = 4.0, 0.02
 #: the same where all writers wait for each other: then a wait is longer than what one waits for
 SINGLE_WRITER_REST, SINGLE_WRITER_REST_SECONDS_MIN = 6.0, 0.05
-#: how long a command that looks now and then deletes at most
-PASS_SECONDS = 30.0
 #: the worker that holds this lease lock prunes for all workers of the database
 LOCK_NAME = "jobqueue: pruner"
 # When the process of that worker dies, another one prunes after this time.
 LOCK_SECONDS = 100.0
 #: groups of jobs in which a place is remembered
 _PLACES_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What one pass did."""
-
-    jobs_deleted: int = 0
-    attempts_deleted: int = 0  # those whose job had been deleted before
-
-
-def run_once(settings: Settings, *, using: str, seconds: float = PASS_SECONDS) -> Pruned:
-    """Delete what may be deleted, without pauses, for about `seconds`: for a command that looks now and then."""
-    pruner, jobs, attempts = Pruner(once=True), 0, 0
-    end = time.monotonic() + seconds
-    while True:
-        done = pruner.run_once(settings, using=using)
-        jobs, attempts = jobs + done.jobs_deleted, attempts + done.attempts_deleted
-        if not pruner.more or time.monotonic() >= end:
-            return Pruned(jobs, attempts)
 
 
 class Pruner:
@@ -79,14 +58,17 @@ class Pruner:
         self.more = False  # whether the walk goes on with the next call
         self.pause_seconds = INTERVAL_SECONDS  # how long to wait before the next call
 
-    def run_once(self, settings: Settings, *, using: str) -> Pruned:
-        """Take the next step: delete up to `batch` jobs in one transaction. If another worker prunes, nothing."""
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
+        """Take the next step: delete up to `batch` jobs in one transaction. If another worker prunes, nothing.
+
+        Counts `jobs_deleted`, and as `attempts_deleted` those whose job had been deleted before.
+        """
         begun = time.monotonic()
         self.more, self.pause_seconds = False, INTERVAL_SECONDS
         try:
             if not self._once and not self._is_ours(using):
                 self._walk = self._expired = None
-                return Pruned()
+                return Counter()
             done = self._step(settings, using, begun)
         except BaseException:
             self._walk = self._expired = None
@@ -95,7 +77,7 @@ class Pruner:
             self.pause_seconds = _rest(time.monotonic() - begun, using)
         return done
 
-    def _step(self, settings: Settings, using: str, begun: float) -> Pruned:
+    def _step(self, settings: Settings, using: str, begun: float) -> Counter[str]:
         if self._walk is None:
             self._begin(settings, using)
         while not self._deletions and time.monotonic() - begun < STEP_SECONDS:
@@ -103,11 +85,11 @@ class Pruner:
                 return self._end(using)
         self.more = True
         if not self._deletions:
-            return Pruned()
+            return Counter()
         with self._turn:
             _, gone = self._deletions.next(keep_by(settings), using)
         self._deleted += len(gone)
-        return Pruned(len(gone))
+        return Counter(jobs_deleted=len(gone))
 
     def _begin(self, settings: Settings, using: str) -> None:
         if len(self._places) > _PLACES_MAX:
@@ -132,13 +114,13 @@ class Pruner:
                     self._expired = None
         return not ended
 
-    def _end(self, using: str) -> Pruned:
+    def _end(self, using: str) -> Counter[str]:
         """The walk has come to its end."""
         if self._deleted:
             logger.info("pruner: deleted %s", count_of(self._deleted, "ended job"))
         self._walk, self._deleted = None, 0
         deleted, self._after_attempt = delete_attempts_without_job(self._after_attempt, using=using)
-        return Pruned(attempts_deleted=deleted)
+        return Counter(attempts_deleted=deleted)
 
     def _is_ours(self, using: str) -> bool:
         now = time.monotonic()

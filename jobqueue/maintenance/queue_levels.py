@@ -5,9 +5,8 @@ And down by half while a worker is in trouble. The level is in job_flow, one for
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from django.db import OperationalError, connections
@@ -21,38 +20,25 @@ from jobqueue.gates.unlocked import update_unlocked
 from jobqueue.gates.whole_queues import running
 from jobqueue.models import FlowRule
 
-#: between two looks of a worker, and between two steps of a queue, whichever worker takes them
-INTERVAL_SECONDS, STEP_SECONDS = 1.0, 2.0
+#: between two steps of a queue, whichever worker takes them
+STEP_SECONDS = 2.0
 #: how long to wait for an operator's transaction that is making the row of a queue
 _MAKING_SECONDS = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What one pass did."""
+def run_once(settings: Settings, *, using: str, in_trouble: Callable[[], bool] = lambda: False) -> Counter[str]:
+    """Move each level by one step, if it is time. Nothing is read where no queue has bounds.
 
-    levels: int = 0
-
-
-class QueueLevels:
-    """Looks every INTERVAL_SECONDS; called more often. `in_trouble`: whether this worker takes fewer jobs now."""
-
-    def __init__(self, in_trouble: Callable[[], bool] = lambda: False) -> None:
-        self._in_trouble, self._next = in_trouble, 0.0
-
-    def run_once(self, settings: Settings, *, using: str) -> Moved:
-        """Move each level by one step, if it is time. Nothing is read where no queue has bounds."""
-        bounds = {
-            queue: (own.concurrency[0], own.concurrency[1])
-            for queue, own in settings.queues.items()
-            if isinstance(own.concurrency, (tuple, list))
-        }
-        if not bounds or time.monotonic() < self._next:
-            return Moved()
-        self._next = time.monotonic() + INTERVAL_SECONDS
-        trouble = self._in_trouble()
-        moved = [_move(queue, least, most, trouble, using) for queue, (least, most) in bounds.items()]
-        return Moved(sum(moved))
+    `in_trouble`: whether this worker takes fewer jobs now.
+    """
+    bounds = {
+        queue: (own.concurrency[0], own.concurrency[1])
+        for queue, own in settings.queues.items()
+        if isinstance(own.concurrency, (tuple, list))
+    }
+    trouble = bool(bounds) and in_trouble()
+    moved = [_move(queue, least, most, trouble, using) for queue, (least, most) in bounds.items()]
+    return Counter(levels_moved=sum(moved))
 
 
 def next_level(level: int, least: int, most: int, *, ready: int, busy: int, trouble: bool) -> int:

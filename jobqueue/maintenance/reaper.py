@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict
 from functools import cache
 
 from jobqueue.conf import Settings
@@ -12,17 +13,10 @@ from jobqueue.models import Job
 from jobqueue.transitions import Reaped, reap
 
 
-@dataclass(frozen=True, slots=True)
-class Reaping(Reaped):
-    """What one pass did."""
-
-    workers_dead: int = 0
-
-
-def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Reaping:
+def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Counter[str]:
     """End expired leases and mark silent workers, once."""
     silent = worker_rows.retire_silent(settings.worker_silent_seconds, using=using)
-    return Reaping(**asdict(end_lapsed(using=using, limit=limit)), workers_dead=silent)
+    return Counter({**asdict(end_lapsed(using=using, limit=limit)), "workers_dead": silent})
 
 
 def end_lapsed(*, using: str, limit: int = 1000) -> Reaped:

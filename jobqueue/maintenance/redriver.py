@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from collections import Counter
 
 from jobqueue.conf import Settings
 from jobqueue.dead_letters.stepping import BATCH, Step, step
@@ -15,29 +15,8 @@ from jobqueue.models import Redrive
 logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
-#: steps of one pass; the rest is left for the next pass
-STEPS_MAX = 100
 #: for how long after a step a worker looks for the next one more often than once a second
 ACTIVE_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Redriving:
-    """What one pass did."""
-
-    jobs_redriven: int = 0
-    jobs_skipped: int = 0
-
-
-def run_once(settings: Settings, *, using: str) -> Redriving:
-    """Take the steps that are due, up to STEPS_MAX, each in its own transaction."""
-    redriver, jobs, skipped = Redriver(), 0, 0
-    for _ in range(STEPS_MAX):
-        found = redriver.run_once(settings, using=using)
-        jobs, skipped = jobs + found.jobs_redriven, skipped + found.jobs_skipped
-        if not redriver.more:
-            break
-    return Redriving(jobs, skipped)
 
 
 class Redriver:
@@ -54,17 +33,17 @@ class Redriver:
         """Whether a redrive is under way, whose next step is due in a moment."""
         return time.monotonic() < self._active_until
 
-    def run_once(self, settings: Settings, *, using: str) -> Redriving:
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Take the next step that is due: one index seek if there is none."""
         done = step(using=using, batch=self._batch)
         # Another redrive may be due, if this one cannot go on.
         self.more = done is not None and (done.more or done.error is not None)
         if done is None:
-            return Redriving()
+            return Counter()
         if done.state in (Redrive.State.CANARY, Redrive.State.RUNNING):
             self._active_until = time.monotonic() + ACTIVE_SECONDS
         self._report(done)
-        return Redriving(done.redriven, done.skipped)
+        return Counter(jobs_redriven=done.redriven, jobs_skipped=done.skipped)
 
     def _report(self, done: Step) -> None:
         """Each state once at INFO, each step at DEBUG."""

@@ -22,11 +22,10 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE
 from jobqueue.models import Schedule, ScheduleVersion
 from jobqueue.payload import JSON
-from jobqueue.schedules.adopting import adopt, insert, set_back
+from jobqueue.schedules.adopting import Live, adopt, insert, renames, set_back, take_over
 from jobqueue.schedules.deciding import Said, write_and_tell
 from jobqueue.schedules.declaring import Declared, declared
 from jobqueue.schedules.definitions import FORMERLY, define, digest_of, to_json
-from jobqueue.schedules.renaming import Live, renames, take_over
 
 logger = logging.getLogger("jobqueue.worker")
 

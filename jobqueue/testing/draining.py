@@ -115,7 +115,7 @@ class _Drainer:
             ran = len(self.runs)
             reap(using=self._using)
             # In a test case there is no commit, which would open the gate of the first job of an ordering key.
-            ordering_sweep.run_once(load(), using=self._using)
+            ordering_sweep.OrderingSweep().sweep_all(load(), using=self._using)
             # The clock may have been moved beyond the end of a pause, or to the next token of a rate.
             forget_rules()
             open_due(using=self._using)

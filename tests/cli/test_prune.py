@@ -11,7 +11,7 @@ from django.db import IntegrityError
 
 from jobqueue.cli import output, prune
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.models import ArchivedJob, Job, JobAttempt, OutboxEvent, ResultExpiry
+from jobqueue.models import ArchivedJob, Job, JobAttempt, JobGroup, OutboxEvent, ResultExpiry
 from jobqueue.retention import deletion, history
 from tests.cli.helpers import refused
 from tests.retention.helpers import ended, kept, left
@@ -49,6 +49,13 @@ def test_counts_by_queue_and_state(settings):
     ]
     assert Job.objects.count() == 1
     assert not JobAttempt.objects.exists()
+
+
+def test_old_groups_are_deleted_with_the_old_rows_of_other_tables():
+    JobGroup.objects.create(state=JobGroup.State.ENDED, ended_at=UtcNowPlus(-400 * 86_400))
+    assert run("--yes") == "0 ended jobs were deleted\n1 old row of other tables was deleted\n"
+    assert json.loads(run("--yes", "--json"))["other_rows"]["groups"] == 0
+    assert not JobGroup.objects.exists()
 
 
 def test_a_dry_run_names_the_jobs_that_are_deleted_and_changes_nothing(settings):

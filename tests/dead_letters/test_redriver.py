@@ -30,22 +30,26 @@ from tests.settings import VENDOR
 pytestmark = pytest.mark.django_db
 
 
-def house(*words):
+def house(*words, only=()):
+    """The housekeeping of a worker, with these chores alone if there are any."""
     found = Housekeeping(options(*words), Scoreboard(1, 1), list, lambda: None, None, nullcontext())
     for name in ("reap", "renew_workers", "warn_of_unserved"):
         setattr(found, name, lambda: None)
+    if only:
+        found._chores.table = [chore for chore in found._chores.table if chore.name in only]
     return found
 
 
 def test_a_monitor_carries_redrives_out_and_follows_a_full_batch_soon(monkeypatch):
     ids = dead(5)
     redrive(everything=True)
-    found = house()
-    found._chores.redriver._batch = 2
+    monkeypatch.setattr(stepping, "BATCH", 2)
+    monkeypatch.setattr(redriver, "BATCH", 2)
+    found = house(only=["redriver"])
+    found._chores._step_seconds = 0.0
     pauses = []
     for _ in range(3):
         found.thread._pause_seconds = 0.2
-        found._next_sweep = found._next_watch = float("inf")
         found.round()
         pauses.append(found.thread._pause_seconds)
     assert {state(job_id) for job_id in ids} == {"READY"}
@@ -57,9 +61,7 @@ def test_a_monitor_carries_redrives_out_and_follows_a_full_batch_soon(monkeypatc
 def test_an_idle_monitor_looks_about_once_a_second_by_one_statement(monkeypatch, django_assert_max_num_queries):
     clock = [1000.0]
     monkeypatch.setattr(housekeeping.time, "monotonic", lambda: clock[0])
-    found = house()
-    found._next_sweep = found._next_watch = found._next_prune = float("inf")
-    found._next_rollup = found._next_alarms = float("inf")
+    found = house(only=["redriver", "bulk runner"])
     found.round()
     # In five seconds, of 0.8 to 1.2 s between two looks for redrives and for bulk verbs, and of twice that.
     with django_assert_max_num_queries(6 + 6 + 3):
@@ -87,11 +89,11 @@ def test_reap_leases_carries_redrives_out():
 def test_a_canary_that_fails_is_a_warning(caplog):
     dead(2)
     run = redrive(everything=True, canary=1)
-    redriver.run_once(load(), using="default")
+    redriver.Redriver().run_once(load(), using="default")
     fail(claim_one(), error=ValueError("again"))
     due_now()
     with caplog.at_level(logging.WARNING):
-        redriver.run_once(load(), using="default")
+        redriver.Redriver().run_once(load(), using="default")
     assert f"redrive {run.id} of dead letters was stopped: job" in caplog.text
 
 
@@ -119,7 +121,7 @@ def test_redrives_that_ended_long_ago_are_deleted_and_others_stay(settings):
     Redrive.objects.exclude(pk=kept).update(created_at=UtcNowPlus(-91 * 86_400))
     Redrive.objects.filter(pk=old).update(ended_at=UtcNowPlus(-91 * 86_400))
     settings.JOBQUEUE = {"REDRIVE_RETENTION_SECONDS": None}
-    assert REDRIVES.run_once(load(), using="default").rows == 0
+    assert REDRIVES.run_once(load(), using="default").total() == 0
     settings.JOBQUEUE = {}
     call_command("reap_leases", verbosity=0)
     assert [run.id for run in redrives()] == [running, kept]
@@ -180,7 +182,7 @@ def test_the_log_has_a_line_at_each_new_state_and_none_per_step(caplog):
         chore.run_once(load(), using="default")
     ack(claim_one())
     due_now()
-    while chore.run_once(load(), using="default").jobs_redriven or chore.more:
+    while chore.run_once(load(), using="default")["jobs_redriven"] or chore.more:
         pass
     lines = [(one.name, one.levelname, one.getMessage()) for one in caplog.records if "redrive" in one.getMessage()]
     name = f"redrive {run.id} of dead letters"

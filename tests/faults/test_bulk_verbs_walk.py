@@ -152,8 +152,8 @@ def test_wherever_it_is_cut_each_job_is_changed_and_counted_exactly_once(verb, c
         carry_out()
         if stopped:
             # What a worker does every second, for a key or a group whose process died after the commit.
-            ordering_sweep.run_once(load(), using="default")
-            group_sweep.run_once(load(), using="default")
+            ordering_sweep.OrderingSweep().sweep_all(load(), using="default")
+            group_sweep.GroupSweep().sweep_all(load(), using="default")
         event = AuditEvent.objects.get()
         assert (event.phase, event.changed, event.refused, event.due_at) == ("done", 4, 0, None), where
         VERBS[verb][1](ids, where)

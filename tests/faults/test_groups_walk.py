@@ -45,7 +45,7 @@ def repair():
     expire(*Job.objects.filter(status=Job.Status.PROCESSING).values_list("pk", flat=True))
     reap()
     ack_many(claim("default", 10, worker="other"))
-    group_sweep.run_once(load(), using="default")
+    group_sweep.GroupSweep().sweep_all(load(), using="default")
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["sealed", "open"])

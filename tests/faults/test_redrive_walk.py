@@ -63,7 +63,7 @@ def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
         carry_out()
         if stopped:
             # What a worker does every second, for a key whose process died between commit and promotion.
-            ordering_sweep.run_once(load(), using="default")
+            ordering_sweep.OrderingSweep().sweep_all(load(), using="default")
         check(ids, f"cut at moment {number}")
         if not stopped:
             break

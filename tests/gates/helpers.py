@@ -46,4 +46,4 @@ def look_again():
 
 def sweep():
     """One pass of a worker's sweep, which repairs what crashes have left."""
-    return Chores("default").openers["gate sweep"](None, using="default")
+    return Chores("default").gate_sweep.run_once(None, using="default")

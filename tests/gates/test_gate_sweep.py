@@ -1,6 +1,7 @@
 """The sweep repairs what crashes have left: no slot is taken for ever, no job is hidden for ever, no row stays."""
 
 import itertools
+from collections import Counter
 
 import pytest
 from django.db import connection
@@ -11,7 +12,7 @@ from jobqueue.flow import pause, resume, set_limit
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.subjects import rate_subject, slot_subject
 from jobqueue.maintenance import gate_sweep
-from jobqueue.maintenance.gate_sweep import INTERVAL_SECONDS, GateSweep, SweepResult
+from jobqueue.maintenance.gate_sweep import INTERVAL_SECONDS, GateSweep
 from jobqueue.models import FlowRule, Gate, GateSlot, GateWait, Job
 from jobqueue.testing import travel
 from jobqueue.transitions import ack, cancel
@@ -42,7 +43,7 @@ def test_a_job_starts_although_the_process_died_that_freed_its_slot(limited, sil
     assert taken() == []
     ack(lease)
     assert taken() == []
-    assert sweep().jobs_opened == 1
+    assert sweep()["gates_jobs_opened"] == 1
     assert taken() == [second]
 
 
@@ -54,15 +55,15 @@ def test_it_works_once_in_its_period(limited, silent, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(gate_sweep.time, "monotonic", clock)
     rounds = GateSweep(interval_seconds=5)
-    assert rounds.run_once(None, using="default") == SweepResult()
+    assert rounds.run_once(None, using="default") == Counter()
     first, _ = add(2, limited(concurrency_limit=1))
     lease = take()[first]
     taken()
     ack(lease)
     clock.go(4.9)
-    assert rounds.run_once(None, using="default").jobs_opened == 0
+    assert rounds.run_once(None, using="default")["gates_jobs_opened"] == 0
     clock.go(0.2)
-    assert rounds.run_once(None, using="default").jobs_opened == 1
+    assert rounds.run_once(None, using="default")["gates_jobs_opened"] == 1
 
 
 def test_it_opens_as_many_as_are_free_and_no_more(limited, silent):
@@ -71,7 +72,7 @@ def test_it_opens_as_many_as_are_free_and_no_more(limited, silent):
     assert taken() == []
     ack(leases[ids[0]])
     ack(leases[ids[1]])
-    assert sweep().jobs_opened == 2
+    assert sweep()["gates_jobs_opened"] == 2
     assert waiting() == ids[5:]
 
 
@@ -81,7 +82,7 @@ def test_rows_of_jobs_that_wait_no_more_are_deleted(limited, gone):
     taken()
     taken()
     gone(rest[:3])
-    assert sweep().rows_deleted >= 3
+    assert sweep()["gates_rows_deleted"] >= 3
     assert rows_of_waiting() == rest[3:]
 
 
@@ -103,7 +104,7 @@ def test_a_job_whose_row_at_the_gate_was_deleted_is_opened(limited):
     taken()
     GateWait.objects.all().delete()
     end_behind_the_back(first)
-    assert sweep().jobs_opened >= 1
+    assert sweep()["gates_jobs_opened"] >= 1
     assert taken() == [second]
 
 
@@ -198,7 +199,7 @@ def test_two_sweeps_at_the_same_time_open_nothing_twice(limited, silent):
     lease = take()[first]
     taken()
     ack(lease)
-    assert sweep().jobs_opened + sweep().jobs_opened >= 1
+    assert sweep()["gates_jobs_opened"] + sweep()["gates_jobs_opened"] >= 1
     assert taken() == rest[:1]
     assert waiting() == rest[1:]
 
@@ -219,7 +220,7 @@ def test_a_large_table_is_swept_slice_by_slice(limited, monkeypatch):
 def test_where_nobody_waits_a_sweep_costs_a_few_reads():
     make_job()
     with CaptureQueriesContext(connection) as seen:
-        assert sweep() == SweepResult()
+        assert sweep() == Counter()
     assert len(seen) < 12
     assert not [query for query in seen if query["sql"].startswith(("UPDATE", "DELETE", "INSERT"))]
 
@@ -292,7 +293,7 @@ class TestMoreThanOnePassLooksAt:
         assert waiting() == others
         for one in firsts:
             ack(leases[one])
-        assert gate_sweep.run_once(None, using="default") == SweepResult(rows_deleted=9, jobs_opened=9)
+        assert GateSweep().sweep_all(None, using="default") == {"gates_rows_deleted": 9, "gates_jobs_opened": 9}
 
 
 @finding("K-C7")
@@ -303,6 +304,6 @@ def test_ended_slots_are_deleted_together(limited):
     for lease in take().values():
         ack(lease)
     with CaptureQueriesContext(connection) as seen:
-        assert sweep().rows_deleted >= 50
+        assert sweep()["gates_rows_deleted"] >= 50
     assert len([query for query in seen if query["sql"].startswith("DELETE")]) <= 2
     assert not GateSlot.objects.exists()

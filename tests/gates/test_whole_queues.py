@@ -1,5 +1,7 @@
 """Limits of a whole queue, CONCURRENCY and RATE: counted in one place for all workers, without a gate for any job."""
 
+from collections import Counter
+
 import pytest
 
 from jobqueue.conf import load
@@ -8,7 +10,7 @@ from jobqueue.flow import pause, set_limit
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.whole_queues import running
 from jobqueue.maintenance import queue_levels
-from jobqueue.maintenance.queue_levels import QueueLevels, next_level
+from jobqueue.maintenance.queue_levels import next_level
 from jobqueue.models import FlowRule, Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
@@ -149,7 +151,7 @@ class TestALevelBetweenBounds:
     def move(self, *, trouble=False):
         forget_rules()
         FlowRule.objects.update(updated_at="2020-01-01T00:00:00+00:00")
-        moved = QueueLevels(lambda: trouble).run_once(load(), using="default").levels
+        moved = queue_levels.run_once(load(), using="default", in_trouble=lambda: trouble)["levels_moved"]
         forget_rules()
         return moved
 
@@ -227,7 +229,7 @@ class TestALevelBetweenBounds:
         make_jobs(10)
         taken()
         self.move()
-        moved = [QueueLevels().run_once(load(), using="default").levels for _ in range(4)]
+        moved = [queue_levels.run_once(load(), using="default")["levels_moved"] for _ in range(4)]
         assert moved == [0, 0, 0, 0]
 
     @pytest.mark.parametrize(
@@ -250,6 +252,6 @@ class TestALevelBetweenBounds:
 
 def test_no_worker_reads_anything_where_no_queue_has_bounds(django_assert_num_queries, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"CONCURRENCY": 4}}}
-    levels, configured = QueueLevels(), load()
+    configured = load()
     with django_assert_num_queries(0):
-        assert levels.run_once(configured, using="default") == queue_levels.Moved()
+        assert queue_levels.run_once(configured, using="default") == Counter()

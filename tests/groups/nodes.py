@@ -80,8 +80,8 @@ def run_all():
 
 def swept():
     """What a sweep has had to do: nothing, if our own verbs have done all."""
-    done = group_sweep.run_once(load(), using="default")
-    return done.members_ended, done.groups_ended
+    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    return done["groups_members_ended"], done["groups_ended"]
 
 
 def ends(number):

@@ -10,7 +10,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping import ending, reading
 from jobqueue.grouping.running import RunningGroup
-from jobqueue.maintenance import group_cleaner, group_sweep
+from jobqueue.maintenance import cleaner, group_sweep
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.retention.deletion import those_that_stay
 from jobqueue.signals import group_ended
@@ -28,8 +28,8 @@ def made(count=2):
 
 
 def swept():
-    done = group_sweep.run_once(load(), using="default")
-    return done.members_ended, done.groups_ended
+    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    return done["groups_members_ended"], done["groups_ended"]
 
 
 def callbacks():
@@ -95,7 +95,7 @@ def test_the_sweep_goes_on_with_members_of_a_group_that_was_met_in_an_earlier_pa
     # The last member to be looked at: newer ones come first.
     lowest = GroupMember.objects.filter(group_id=first).order_by("job_id").values_list("job_id", flat=True)[0]
     Job.objects.filter(pk=lowest).update(status=Job.Status.DONE, finished_at=UtcNowPlus(0))
-    ended = [sweep.run_once(load(), using="default").members_ended for _ in range(10)]
+    ended = [sweep.run_once(load(), using="default")["groups_members_ended"] for _ in range(10)]
     assert sum(ended) == 1
 
 
@@ -133,13 +133,13 @@ def test_a_callback_that_runs_after_members_were_deleted_is_told_so(monkeypatch)
 
 @finding("S-A4")
 def test_an_old_group_stays_until_its_callbacks_have_ended(monkeypatch):
-    monkeypatch.setattr(group_cleaner, "_GROUPS", 1)
+    monkeypatch.setattr(cleaner, "_GROUPS", 1)
     waits, other = made(1), made(1)
     transitions.ack_many(transitions.claim("default", 2, worker="w"))
     Job.objects.filter(options__callback_of=waits).update(run_at=UtcNowPlus(86400))
     transitions.ack_many(transitions.claim("default", 2, worker="w"))
     JobGroup.objects.update(ended_at=UtcNowPlus(-31 * 86400))
-    assert group_cleaner.run_once(load(), using="default").rows == 1
+    assert cleaner.GROUPS.run_once(load(), using="default").total() == 1
     assert [*JobGroup.objects.values_list("pk", flat=True)] == [waits] != [other]
     assert GroupMember.objects.count() == 1
 
@@ -149,9 +149,9 @@ def test_ended_groups_are_deleted_with_their_members_when_they_are_old():
     transitions.ack_many(transitions.claim("default", 3, worker="w"))
     _, callback = transitions.claim("default", 2, worker="w")
     transitions.ack(callback)
-    assert group_cleaner.run_once(load(), using="default").rows == 0
+    assert cleaner.GROUPS.run_once(load(), using="default").total() == 0
     JobGroup.objects.filter(pk=number).update(ended_at=UtcNowPlus(-31 * 86400))
-    assert group_cleaner.run_once(load(), using="default", limit=2).rows == 1
+    assert cleaner.GROUPS.run_once(load(), using="default", limit=2).total() == 1
     assert [*JobGroup.objects.values_list("pk", flat=True)] == [live]
     assert GroupMember.objects.count() == 1
 

@@ -9,7 +9,7 @@ from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
-from jobqueue.maintenance import group_cleaner
+from jobqueue.maintenance import cleaner
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions import ack, claim, fail, retry
 from tests.app import tasks
@@ -180,19 +180,17 @@ def test_a_workflow_that_is_resumed_while_old_ones_are_deleted_stays_whole():
 
     # After the look for those that are old enough.
     with connection.execute_wrapper(then_resume):
-        assert group_cleaner.run_once(load(), using="default").rows == 0
+        assert cleaner.GROUPS.run_once(load(), using="default").total() == 0
     assert resumed
     nodes.run_all()
     assert nodes.ends(number) == 2
 
 
-def test_a_workflow_whose_deletion_has_begun_is_not_resumed(monkeypatch):
+def test_a_workflow_whose_deletion_has_begun_is_not_resumed():
     number = old_workflow()
     # As where a pass has stopped in the midst of a workflow.
-    monkeypatch.setattr(group_cleaner, "BATCHES_MAX", 1)
-    assert group_cleaner.run_once(load(), using="default", limit=1).rows == 0
+    assert cleaner.GROUPS.run_once(load(), using="default", limit=1, seconds=0).total() == 0
     with pytest.raises(InvalidValue, match="is being deleted"):
         groups.resume(number)
-    monkeypatch.undo()
-    assert group_cleaner.run_once(load(), using="default").rows == 1
+    assert cleaner.GROUPS.run_once(load(), using="default").total() == 1
     assert not GroupMember.objects.exists()

@@ -353,7 +353,7 @@ def test_the_sweeper_takes_bounded_batches_and_leaves_who_holds():
         expire(f"gone-{number}")
     lock = held("alive")
     assert sweep(3) == 3
-    assert lock_sweeper.run_once(None, using="default", limit=2).locks_freed == 4
+    assert lock_sweeper.run_once(None, using="default", limit=2)["locks_freed"] == 4
     assert [found.pk for found in LockRow.objects.all()] == ["alive"]
     lock.release()
 

@@ -312,7 +312,7 @@ def test_old_figures_and_findings_go(settings):
     LockFinding.objects.update(last_seen_at=UtcNowPlus(-101))
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
     for table in (cleaner.LOCK_STATS, cleaner.LOCK_FINDINGS):
-        assert table.run_once(recorder.load(), using="default").rows == 1
+        assert table.run_once(recorder.load(), using="default").total() == 1
     assert LockStat.objects.get().lock_key == "new"
 
 

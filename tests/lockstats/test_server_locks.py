@@ -1,6 +1,7 @@
 """What the server tells of its locks: real waits, real deadlocks, and clear sentences where it does not tell."""
 
 import time
+from collections import Counter
 
 import pytest
 from django.db import connection, connections
@@ -70,9 +71,9 @@ def test_who_waits_for_whom_is_told_with_both_statements_and_without_values():
 def test_a_long_wait_is_kept_once_for_as_long_as_it_lasts(monkeypatch):
     monkeypatch.setattr(lock_watch, "WAIT_SECONDS", 0.0)
     with one_waits():
-        assert watch().waits >= 1
+        assert watch()["waits"] >= 1
         (first,) = [row for row in findings(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
-        assert watch().waits >= 1
+        assert watch()["waits"] >= 1
         (second,) = [row for row in findings(LockFinding.Kind.WAIT) if TABLE in row.detail["locked"]]
     assert (second.pk, second.first_seen_at) == (first.pk, first.first_seen_at)
     assert second.seconds > first.seconds
@@ -89,7 +90,7 @@ def test_a_deadlock_is_counted_and_its_story_kept():
         watch()
     numbers, error = deadlock()
     if INNODB:
-        assert watch().deadlocks == 1
+        assert watch()["deadlocks"] == 1
         (report, *_) = findings()
     else:
         count_refusal("ack", ErrorKind.DEADLOCK, error, using="default", attempt=1, redone=True)
@@ -117,14 +118,14 @@ def test_a_deadlock_is_counted_and_its_story_kept():
     wait_until(lambda: diagnostics().deadlocks(fresh()) == before + 1)
     if INNODB:
         # Nothing new, so the long text is not asked for again.
-        assert watch().deadlocks == 0
+        assert watch()["deadlocks"] == 0
 
 
 @has_locks
 def test_one_process_at_a_time_looks_and_it_costs_the_others_one_statement(django_assert_max_num_queries):
     watch()
     with django_assert_max_num_queries(1):
-        assert lock_watch.run_once(recorder.load(), using="default") == lock_watch.Watching()
+        assert lock_watch.run_once(recorder.load(), using="default") == Counter()
     recorder.flush()
     assert recorder.snapshot().acquired == recorder.snapshot().failed == 0
 
@@ -150,7 +151,7 @@ def test_statements_that_wait_for_locks_are_told_and_kept(monkeypatch):
     slow = next(one for one in diagnostics().slow_statements(connection, 1000) if TABLE in one.statement)
     assert slow.lock_seconds > 0.01
     assert slow.runs >= 2
-    assert watch().slow >= 1
+    assert watch()["slow_statements"] >= 1
     (first,) = [row for row in findings(LockFinding.Kind.SLOW) if TABLE in row.detail["statement"]]
     watch()
     # It has not waited since, so it is not written again.
@@ -171,7 +172,7 @@ def test_sqlite_says_that_there_is_nothing_to_see():
     found = read_server(using="default")
     assert (found.waits, found.deadlocks, found.slow) == (None, None, None)
     assert "whole file" in found.problems[0]
-    assert lock_watch.run_once(recorder.load(), using="default") == lock_watch.Watching()
+    assert lock_watch.run_once(recorder.load(), using="default") == Counter()
     assert not LockRow.objects.exists()
 
 
@@ -200,7 +201,7 @@ def test_without_rights_there_are_sentences_and_no_errors(poor, caplog):
     if VENDOR == "mysql":
         assert any("GRANT SELECT ON performance_schema" in problem for problem in found.problems)
     caplog.set_level("INFO", "jobqueue.locks")
-    assert watch() == lock_watch.Watching()
+    assert watch() == Counter()
     said = [line for line in caplog.messages if "lock monitoring is limited" in line]
     assert len(said) == len(found.problems)
     watch()

@@ -9,7 +9,6 @@ from django.db import connection, transaction
 from jobqueue import enqueue, metrics
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.locks import mutex
-from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.metrics import families
 from jobqueue.models import JobStat, RedoneStat
 from jobqueue.models.job import HELD_GATE
@@ -22,7 +21,7 @@ from tests.marks import committed
 from tests.metrics.helpers import figures, of
 from tests.patience import wait_until
 from tests.settings import VENDOR
-from tests.stats.helpers import add, counted
+from tests.stats.helpers import add, counted, roll_up
 
 pytestmark = pytest.mark.django_db
 

@@ -6,12 +6,11 @@ import pytest
 
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.maintenance import cleaner, stat_totals
-from jobqueue.maintenance.stat_rollup import roll_up
+from jobqueue.maintenance import cleaner, stat_rollup
 from jobqueue.models import JobStat, JobStatTotal
 from jobqueue.stats import counts
 from jobqueue.stats.counts import Kind, read_totals
-from tests.stats.helpers import add
+from tests.stats.helpers import add, roll_up
 
 pytestmark = pytest.mark.django_db
 SPAN = JobStat.Span
@@ -55,8 +54,8 @@ def test_a_counter_stays_when_the_rows_it_was_counted_in_are_deleted(minute, set
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": 86_400}
     add(SPAN.PROCESS, minute - timedelta(days=20), done=5)
     roll_up(using="default")
-    assert cleaner.JOB_STATS.run_once(load(), using="default").rows == 1
-    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").rows == 0
+    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 1
+    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").total() == 0
     assert not JobStat.objects.exists()
     assert done() == 5
 
@@ -66,7 +65,7 @@ def test_a_task_that_has_ended_nothing_for_the_time_of_retention_is_forgotten(mi
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=5)
     roll_up(using="default")
     JobStatTotal.objects.update(counted_at=minute - timedelta(days=2))
-    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").rows == 1
+    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").total() == 1
     assert read_totals("default") == {}
 
 
@@ -75,7 +74,7 @@ def test_a_total_that_another_roll_up_has_locked_is_united_with_ours_later(minut
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=1)
     roll_up(using="default")
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=2)
-    dialect = type(stat_totals.vendor("default"))
+    dialect = type(stat_rollup.vendor("default"))
     lock_rows, locked = dialect.lock_rows, JobStatTotal.objects.none()
     with monkeypatch.context() as patch:
         patch.setattr(dialect, "lock_rows", lambda self, r: locked if r.model is JobStatTotal else lock_rows(self, r))

@@ -30,7 +30,7 @@ def stand_still_again():
 
 
 def opened(rounds):
-    return rounds.run_once(None, using="default").jobs_opened
+    return rounds.run_once(None, using="default")["jobs_opened"]
 
 
 def statements(rounds):

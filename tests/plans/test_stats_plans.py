@@ -67,5 +67,5 @@ def test_the_roll_up_seeks_what_is_old_enough(db):
     roll_up_some(using="default")
     assert reads(lambda: roll_up_some(using="default"), "job_stat") < 30
     old = add(JobStat.Span.PROCESS, now - timedelta(minutes=30), done=1)
-    assert roll_up_some(using="default").rows_read == 1
+    assert roll_up_some(using="default")["statistics_added_up"] == 1
     assert not JobStat.objects.filter(pk=old.pk).exists()

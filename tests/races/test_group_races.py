@@ -39,8 +39,8 @@ def check_ended(number):
     """It has ended once, and without a sweep."""
     assert groups.get(number).state == "ended"
     assert callbacks() == 1
-    done = group_sweep.run_once(load(), using="default")
-    assert (done.members_ended, done.groups_ended) == (0, 0)
+    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    assert (done["groups_members_ended"], done["groups_ended"]) == (0, 0)
 
 
 def test_of_acks_at_the_same_time_one_ends_the_group():

@@ -201,7 +201,7 @@ class TestALockedRowOfAJobThatWaits:
         with locked(Job.objects.filter(pk=first)):
             assert without_a_wait(open_in_time) == 1
             assert taken() == [second]
-            assert without_a_wait(sweep).jobs_opened == 0
+            assert without_a_wait(sweep)["gates_jobs_opened"] == 0
 
     def test_that_is_gone_leaves_no_row_behind(self):
         (lease,) = (add(1, made(concurrency_limit=1)) and take()).values()

@@ -31,7 +31,9 @@ def claimed():
 
 def check_lane():
     """At most one open job, the head; and a lane that goes on needs no sweep."""
-    assert ordering_sweep.run_once(None, using="default").jobs_opened == 0, "the key was left standing still"
+    assert ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 0, (
+        "the key was left standing still"
+    )
     places = LaneEntry.objects.order_by("id").values_list("job__status", "job__gate")
     alive = [place for place in places if place[0] in (Job.Status.READY, Job.Status.PROCESSING)]
     assert [gate for _, gate in alive[1:]] == [1] * (len(alive) - 1), "a job behind the head is open"
@@ -115,7 +117,7 @@ def test_other_keys_go_on_while_a_transaction_has_locked_a_job_of_one():
     with holding(lambda: list(waiting.select_for_update())):
         assert Actor(ack_many, leases).result() == []
         assert claimed() == [next_of_other]
-    assert ordering_sweep.run_once(None, using="default").jobs_opened == 1
+    assert ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 1
 
 
 def test_a_job_without_dedupe_key_is_opened_although_its_neighbour_lost_a_race(monkeypatch):
@@ -204,5 +206,5 @@ def promote_k():
 
 def discard_all():
     Job.objects.all().delete()
-    ordering_sweep.run_once(None, using="default")
+    ordering_sweep.OrderingSweep().sweep_all(None, using="default")
     assert not LaneEntry.objects.exists()

@@ -35,7 +35,7 @@ def prune(batch=1000):
     """Take all steps of one walk; the number of deleted jobs."""
     pruner, deleted = Pruner(batch, once=True), 0
     while True:
-        deleted += pruner.run_once(load(), using="default").jobs_deleted
+        deleted += pruner.run_once(load(), using="default")["jobs_deleted"]
         if not pruner.more:
             return deleted
 

@@ -206,7 +206,7 @@ def steps(own):
     """Take all steps of one walk; the number of deleted jobs."""
     deleted = 0
     while True:
-        deleted += own.run_once(load(), using="default").jobs_deleted
+        deleted += own.run_once(load(), using="default")["jobs_deleted"]
         if not own.more:
             return deleted
 
@@ -221,7 +221,7 @@ class TestTheChore:
         own = Pruner(2)
         found = []
         while True:
-            found.append(own.run_once(load(), using="default").jobs_deleted)
+            found.append(own.run_once(load(), using="default")["jobs_deleted"])
             if not own.more:
                 break
             assert least <= own.pause_seconds < 3.0
@@ -234,7 +234,7 @@ class TestTheChore:
         ended("DONE", 8), ended("DONE", 8)
         assert steps(first) == 2
         ended("DONE", 8)
-        assert second.run_once(load(), using="default").jobs_deleted == 0
+        assert second.run_once(load(), using="default")["jobs_deleted"] == 0
         assert not second.more
         assert steps(first) == 1
 
@@ -350,7 +350,7 @@ class TestTheChore:
         own = Pruner(once=True)
         found = 0
         for _ in range(20):
-            found += own.run_once(load(), using="default").attempts_deleted
+            found += own.run_once(load(), using="default")["attempts_deleted"]
         assert found == 3
         assert {*JobAttempt.objects.values_list("job_id", flat=True)} == {known}
 

@@ -1,13 +1,16 @@
 """What the tests of statistics share."""
 
+import math
 import os
 from contextlib import contextmanager
 
 from django.db import connection
 
-from jobqueue.maintenance.stat_totals import sums_by_name
+from jobqueue.conf import load
+from jobqueue.maintenance.stat_rollup import StatRollup, sums_by_name
 from jobqueue.models import JobStat, QueueStat
 from jobqueue.stats import recorder
+from jobqueue.worker.monitor.chores import repeat
 
 ENDS = ("done", "retried", "dead", "canceled", "lost")
 
@@ -21,6 +24,11 @@ def sums():
         of_tasks, of_queues = (tuple(map(int, row)) for row in cursor.fetchall())
     assert of_tasks == of_queues
     return of_tasks
+
+
+def roll_up(using):
+    """Add up all that is old enough; the counts."""
+    return repeat(StatRollup(), load(), using=using, seconds=math.inf)
 
 
 @contextmanager

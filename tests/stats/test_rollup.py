@@ -8,9 +8,9 @@ import pytest
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.maintenance import cleaner, stat_rollup
-from jobqueue.maintenance.stat_rollup import RULES, RolledUp, StatRollup, roll_up
+from jobqueue.maintenance.stat_rollup import RULES, StatRollup
 from jobqueue.models import JobStat, QueueStat
-from tests.stats.helpers import add, sums
+from tests.stats.helpers import add, roll_up, sums
 
 pytestmark = pytest.mark.django_db
 SPAN = JobStat.Span
@@ -40,7 +40,7 @@ def test_rows_of_processes_become_one_of_a_minute(now):
     add(SPAN.PROCESS, begin(now, 60, 2), done=50)
     before = sums()
     # Of six rows by task, and six by queue.
-    assert roll_up(using="default").rows_read == 12
+    assert roll_up(using="default")["statistics_added_up"] == 12
     first, second = rows(SPAN.MINUTE)
     assert (first.task, first.dead, first.runs, first.wait_us) == ("other", 3, 3, 0)
     assert (second.task, second.done, second.runs, second.wait_us) == ("t", 6, 3, 15)
@@ -49,7 +49,7 @@ def test_rows_of_processes_become_one_of_a_minute(now):
     assert second.begins_at == minute
     assert [row.done for row in rows(SPAN.PROCESS)] == [50]
     assert sums() == before
-    assert roll_up(using="default").rows_read == 0
+    assert roll_up(using="default")["statistics_added_up"] == 0
 
 
 def test_minutes_become_hours_and_hours_days(now):
@@ -80,7 +80,7 @@ def test_queues_have_rows_of_their_own_in_which_tasks_are_added_up(now):
     for task in range(3):
         add(SPAN.PROCESS, minute, queue="a", task=f"t{task}", done=1, wait_us_max=task)
         add(SPAN.PROCESS, minute, queue="b", task=f"t{task}", dead=2)
-    assert roll_up(using="default") == RolledUp(rows_read=12, rows_written=8)
+    assert roll_up(using="default") == {"statistics_added_up": 12, "statistics_written": 8}
     found = QueueStat.objects.filter(span=SPAN.MINUTE, begins_at=minute).order_by("queue")
     assert [(row.queue, row.done, row.dead, row.wait_us_max) for row in found] == [("a", 3, 0, 2), ("b", 0, 6, 0)]
     assert [row.wait_times for row in found] == [{"1": 3}, {"1": 3}]
@@ -103,8 +103,8 @@ def test_rows_become_fewer_whatever_the_number_of_tasks(now, monkeypatch):
             add(SPAN.PROCESS, minute, queue=f"q{task % 3}", task=f"t{task}", done=process)
     step = StatRollup()
     done = step.run_once(load(), using="default")
-    assert (done.rows_read, step.more) == (10, True)
-    assert done.rows_written <= 4
+    assert (done["statistics_added_up"], step.more) == (10, True)
+    assert done["statistics_written"] <= 4
     roll_up(using="default")
     assert len(rows(SPAN.MINUTE)) == 30
     assert sums()[0] == 30 * 3
@@ -123,8 +123,8 @@ def test_old_rows_are_deleted(now, settings):
     add(SPAN.DAY, now - timedelta(days=401), done=1)
     add(SPAN.DAY, now - timedelta(days=399), done=2)
     both = (cleaner.JOB_STATS, cleaner.QUEUE_STATS)
-    assert [one.run_once(load(), using="default").rows for one in both] == [1, 1]
+    assert [one.run_once(load(), using="default").total() for one in both] == [1, 1]
     assert sums()[0] == 2
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": None}
     add(SPAN.DAY, now - timedelta(days=4000), done=1)
-    assert [one.run_once(load(), using="default").rows for one in both] == [0, 0]
+    assert [one.run_once(load(), using="default").total() for one in both] == [0, 0]

@@ -68,7 +68,7 @@ def test_many_connections_that_never_finish_their_request_keep_nobody_out(port, 
 
 
 def test_a_request_that_comes_byte_by_byte_is_cut_off(port, answering, monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.monitor.probe_server.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("jobqueue.worker.monitor.probe.REQUEST_SECONDS", 1.0)
     with socket.create_connection(("127.0.0.1", port)) as link:
         link.setblocking(False)
 

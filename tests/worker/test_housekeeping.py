@@ -5,9 +5,8 @@ import logging
 import pytest
 from django.db import OperationalError
 
-from jobqueue.worker.monitor import chores
 from tests.settings import VENDOR
-from tests.unit.test_housekeeping import Refused
+from tests.unit.test_housekeeping import Refused, chores_of, take_turns
 
 
 @pytest.mark.skipif(VENDOR not in ("mysql", "mariadb"), reason="an error of these servers")
@@ -18,10 +17,9 @@ from tests.unit.test_housekeeping import Refused
 )
 def test_a_look_that_takes_the_server_too_long_is_left_out_and_says_nothing_of_the_database(error, caplog):
     slow = Refused(OperationalError(*error))
-    found = chores.Chores("default")
-    found.watches = {"some cleaner": slow.run_once}
+    found = chores_of(some_cleaner=slow.run_once)
     with caplog.at_level(logging.WARNING):
-        found.watch()
-        found.watch()
+        take_turns(found)
+        take_turns(found)
     assert slow.calls == 1
     assert "skipping the some cleaner for 60 s" in caplog.text

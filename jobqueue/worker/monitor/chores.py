@@ -1,17 +1,23 @@
-"""Work for the whole database that the monitor's housekeeping does: deleting, opening, redriving, adding up."""
+"""The table of chores: the periodic work for the whole database, which workers and reap_leases do.
+
+A chore is registered once, in Chores.table. Reaping is none: it is urgent, and no chore may keep it waiting.
+"""
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from django.db import Error
 
-from jobqueue.alarms.watch import AlarmWatch
+from jobqueue.alarms import watch as alarm_watch
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
@@ -19,7 +25,6 @@ from jobqueue.flow.unaware import running_workers
 from jobqueue.maintenance import (
     bulk_runner,
     gate_sweep,
-    group_cleaner,
     group_sweep,
     lock_sweeper,
     lock_watch,
@@ -32,25 +37,77 @@ from jobqueue.maintenance import (
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.signals import Dispatch
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
 #: jobs of one transaction
 BATCH = 1000
+#: the time budget of a chore in one turn of a worker, and in one pass of a command
+TURN_SECONDS, PASS_SECONDS = 1.0, 30.0
+#: the pause before the next step of a chore that has more to do
+STEP_SECONDS = 0.01
+#: the pause while a redrive or a bulk verb is under way, whose next step is due in a moment
+ACTIVE_SECONDS = 0.2
 SKIP_SECONDS = 60.0  # a missing right may be granted meanwhile
 
 
-class Chore(Protocol):
-    """One pass; returns counts."""
+class Step(Protocol):
+    """A bounded step; returns counts by name."""
 
-    def __call__(self, settings: Settings, *, using: str) -> DataclassInstance: ...
+    def __call__(self, settings: Settings, *, using: str) -> Counter[str]: ...
+
+
+class Whole(Protocol):
+    """Does all that is due, for about `seconds`; returns counts by name."""
+
+    def __call__(self, settings: Settings, *, using: str, seconds: float) -> Counter[str]: ...
+
+
+class Steps(Protocol):
+    """What remembers where the next step goes on."""
+
+    more: bool  # whether there is more to do at once
+
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """Work for the whole database, which any number of processes may do at once.
+
+    A worker calls `step` every `every_seconds`, a fifth more or less, and again after `again()` seconds while that is
+    not None. Without `step` it calls `whole` with a budget of TURN_SECONDS; a turn that has used it up is followed by
+    another one after the same time. A command calls `whole`; without it, only workers do this.
+    """
+
+    name: str  # in log lines
+    every_seconds: float
+    whole: Whole | None = None
+    step: Step | None = None
+    counts: tuple[str, ...] = ()  # the names of those that reap_leases prints
+    again: Callable[[], float | None] = lambda: None
+    in_turn: bool = False  # on a database with one writer, it does not run while this worker renews leases
+    first_seconds: tuple[float, float] = (0.0, 0.0)  # from the start of a worker to the first turn: least, most
+    level: int = logging.INFO  # of the line with the counts of a turn; NOTSET: no line, as of those that log themselves
+    missed: str = ""  # what a command says if the database refuses this chore, and goes on; "": its pass ends
+
+
+def repeat(steps: Steps, settings: Settings, *, using: str, seconds: float) -> Counter[str]:
+    """Take steps until there is no more to do, or for about `seconds`."""
+    done, end = Counter[str](), time.monotonic() + seconds
+    while True:
+        done += steps.run_once(settings, using=using)
+        if not steps.more or time.monotonic() >= end:
+            return done
+
+
+def in_words(counts: Counter[str]) -> str:
+    """The counts that are not 0, as log lines have them: "3 locks freed, 1 mutexes deleted"."""
+    return ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in counts.items() if value)
 
 
 class Chores:
-    """Work for the whole database, which any number of workers may do at once.
+    """The chores of one process. `turn` is held by those that wait for each other on a database with one writer.
 
     A chore that the database refuses, as to an account without the right, is skipped for SKIP_SECONDS, and so is one
     that raises anything else: the others go on.
@@ -63,94 +120,130 @@ class Chores:
         in_trouble: Callable[[], bool] = lambda: False,
         turn: AbstractContextManager[object] | None = None,
         dispatch: Dispatch | None = None,
+        step_seconds: float = STEP_SECONDS,
     ) -> None:
-        self.using = using
-        self.redriver, self.pruner = redriver.Redriver(batch), pruner.Pruner(batch, turn)
-        self.bulk_runner = bulk_runner.BulkRunner(batch)
-        self.rollup = stat_rollup.StatRollup()
-        self.sweepers: dict[str, Chore] = {"lock sweeper": lock_sweeper.run_once}
-        self.sweepers |= {f"cleaner of {cleaner.model._meta.db_table}": cleaner.run_once for cleaner in CLEANERS}
-        self.sweepers["cleaner of job_group"] = group_cleaner.run_once
-        self.watches: dict[str, Chore] = {"lock watch": lock_watch.run_once}
+        self.using, self._turn, self._step_seconds = using, turn or nullcontext(), step_seconds
         self.gate_sweep = gate_sweep.GateSweep(workers=running_workers)
-        self.openers: dict[str, Chore] = {
-            "ordering sweep": ordering_sweep.OrderingSweep().run_once,
-            "gate sweep": self.gate_sweep.run_once,
-            "group sweep": group_sweep.GroupSweep().run_if_due,
-            "queue levels": queue_levels.QueueLevels(in_trouble).run_once,
-        }
-        self.redrivers: dict[str, Chore] = {
-            "redriver": self.redriver.run_once,
-            "bulk runner": self.bulk_runner.run_once,
-        }
-        self.pruners: dict[str, Chore] = {"pruner": self.pruner.run_once}
-        self.rollups: dict[str, Chore] = {"roll-up of job_stat": self.rollup.run_once}
-        self.alarm_watch = AlarmWatch(dispatch)
-        self.alarms: dict[str, Chore] = {"alarms": self.alarm_watch.run_once}
-        self._skipped_until: dict[str, float] = {}
+        self.alarm_watch = alarm_watch.AlarmWatch(dispatch)
+        self.table = [
+            *self._sweeps(in_trouble),
+            *self._recorded_runs(batch),
+            *self._deletions(batch, turn),
+            *self._watches(),
+        ]
+        now = time.monotonic()
+        self._next = {chore.name: now + random.uniform(*chore.first_seconds) for chore in self.table}
+        self._failed: set[str] = set()
 
-    def sweep(self) -> None:
-        """Delete old rows."""
-        self._do(self.sweepers, "deleted")
+    def _sweeps(self, in_trouble: Callable[[], bool]) -> Iterator[Chore]:
+        """Those that let jobs go on which a crash has stalled, and move the levels of queues."""
+        lanes, gates, groups = ordering_sweep.OrderingSweep(), self.gate_sweep, group_sweep.GroupSweep()
+        yield Chore("ordering sweep", 1.0, lanes.sweep_all, lanes.run_once, ("jobs_opened",))
+        yield Chore("gate sweep", 1.0, gates.sweep_all, gates.run_once, ("gates_jobs_opened", "gates_rows_deleted"))
+        yield Chore("group sweep", 10.0, groups.sweep_all, groups.run_once, ("groups_members_ended", "groups_ended"))
+        yield Chore("queue levels", 1.0, step=partial(queue_levels.run_once, in_trouble=in_trouble))
 
-    def watch(self) -> None:
-        """Record what the server reports about locks."""
-        self._do(self.watches, "found")
+    def _recorded_runs(self, batch: int) -> Iterator[Chore]:
+        """Those that carry redrives and bulk verbs out."""
+        for name, runner, counts in (
+            ("redriver", redriver.Redriver(batch), ("jobs_redriven", "jobs_skipped")),
+            ("bulk runner", bulk_runner.BulkRunner(batch), ("bulk_jobs_changed", "bulk_jobs_refused")),
+        ):
+            again = partial(self._soon, runner)
+            whole = partial(repeat, runner)
+            yield Chore(name, 1.0, whole, runner.run_once, counts, again, in_turn=True, level=logging.NOTSET)
 
-    def open_lanes(self) -> None:
-        """Open jobs that a crash has stalled, behind others of their ordering key or behind gates."""
-        self._do(self.openers, "promoted")
+    def _deletions(self, batch: int, turn: AbstractContextManager[object] | None) -> Iterator[Chore]:
+        """Those that delete what has ended or is old, and add statistics up."""
+        yield Chore("lock sweeper", 60.0, lock_sweeper.run_once, counts=("locks_freed", "mutexes_deleted"))
+        for one in CLEANERS:
+            name = f"cleaner of {one.model._meta.db_table}"
+            yield Chore(name, 60.0, one.run_once, counts=(f"{one.name}_deleted",))
+        rollup = stat_rollup.StatRollup()
+        yield Chore(
+            "roll-up of job_stat",
+            60.0,
+            partial(repeat, rollup),
+            rollup.run_once,
+            ("statistics_added_up",),
+            lambda: stat_rollup.PAUSE_SECONDS if rollup.more else None,
+            in_turn=True,
+            first_seconds=(0.0, 60.0),
+            level=logging.NOTSET,
+        )
+        # A worker's steps rest in between, and remember where many jobs stay.
+        steps = pruner.Pruner(batch, turn)
+        yield Chore(
+            "pruner",
+            pruner.INTERVAL_SECONDS,
+            partial(repeat, pruner.Pruner(once=True)),
+            steps.run_once,
+            ("jobs_deleted", "attempts_deleted"),
+            lambda: steps.pause_seconds if steps.more else None,
+            # A worker that starts has more urgent things to do.
+            first_seconds=(1.0, 2.0),
+            level=logging.NOTSET,
+            missed="No ended jobs were deleted in this pass.",
+        )
 
-    def redrive(self) -> None:
-        """Bring dead letters back, and apply verbs to many jobs, as far as that is recorded."""
-        self._do(self.redrivers, "redriven")
+    def _watches(self) -> Iterator[Chore]:
+        """Those that look for what people should know."""
+        # The page of lock activity has what it finds, every few seconds.
+        yield Chore("lock watch", lock_watch.INTERVAL_SECONDS, step=lock_watch.run_once, level=logging.DEBUG)
+        look = self.alarm_watch.run_once
+        yield Chore(
+            "alarms",
+            alarm_watch.INTERVAL_SECONDS,
+            lambda settings, *, using, seconds: look(settings, using=using),
+            look,
+            first_seconds=(0.0, 1.0),
+            level=logging.NOTSET,
+            missed="Nobody has looked for alarms in this pass.",
+        )
 
-    @property
-    def is_redriving(self) -> bool:
-        """Whether a redrive or a bulk verb is under way, whose next step is due in a moment."""
-        return self.redriver.active or self.bulk_runner.active
+    def _soon(self, runner: redriver.Redriver | bulk_runner.BulkRunner) -> float | None:
+        if runner.more:
+            return self._step_seconds
+        return ACTIVE_SECONDS if runner.active else None
 
-    @property
-    def more_to_redrive(self) -> bool:
-        """Whether the next step of one is due at once."""
-        return self.redriver.more or self.bulk_runner.more
+    def due(self) -> Iterator[Chore]:
+        """The chores whose turn has come, one after another."""
+        return (chore for chore in self.table if time.monotonic() >= self._next[chore.name])
 
-    def prune(self) -> None:
-        """Delete ended jobs."""
-        self._do(self.pruners, "pruned")
+    def take_turn(self, chore: Chore) -> float | None:
+        """Take a worker's turn at a chore. Returns the pause until the next one, if there is more to do.
 
-    def roll_up(self) -> None:
-        """Add rows of statistics up."""
-        self._do(self.rollups, "added up")
+        Raises DatabaseBusy, which the next turn may not meet, and errors of a lost connection.
+        """
+        begun = time.monotonic()
+        self._next[chore.name] = begun + random.uniform(0.8, 1.2) * chore.every_seconds
+        try:
+            with self._turn if chore.in_turn else nullcontext():
+                found = self._call(chore)
+        except DatabaseBusy:
+            raise
+        except Exception as error:
+            if is_lost_connection(error, self.using):
+                raise
+            if chore.name not in self._failed:
+                unexpected = None if isinstance(error, Error) else error
+                logger.warning("skipping the %s for %d s: %s", chore.name, SKIP_SECONDS, error, exc_info=unexpected)
+            self._failed.add(chore.name)
+            self._next[chore.name] = time.monotonic() + SKIP_SECONDS
+            return None
+        if words := in_words(found):
+            if chore.level:
+                logger.log(chore.level, "%s: %s", chore.name, words)
+        elif chore.every_seconds > 1.0:
+            detail.debug("%s: nothing to do", chore.name)
+        pause = chore.again()
+        if chore.step is None and time.monotonic() - begun >= TURN_SECONDS:
+            pause = TURN_SECONDS
+        if pause is not None:
+            self._next[chore.name] = time.monotonic() + pause
+        return pause
 
-    def look_for_alarms(self) -> None:
-        """Let a thread compare figures with thresholds, if it is this process's turn, and tell people."""
-        self._do(self.alarms, "started")
-
-    def _do(self, chores: dict[str, Chore], what: str) -> None:
-        busy: DatabaseBusy | None = None
-        for name, chore in chores.items():
-            if time.monotonic() < self._skipped_until.get(name, 0.0):
-                continue
-            try:
-                found = chore(load(), using=self.using)
-            except DatabaseBusy as error:
-                busy = error  # told when the others have had their turn
-            except Exception as error:
-                if is_lost_connection(error, self.using):
-                    raise
-                if name not in self._skipped_until:
-                    unexpected = None if isinstance(error, Error) else error
-                    logger.warning("skipping the %s for %d s: %s", name, SKIP_SECONDS, error, exc_info=unexpected)
-                self._skipped_until[name] = time.monotonic() + SKIP_SECONDS
-            else:
-                if what in ("redriven", "pruned"):
-                    continue  # these chores report what they do
-                if any(asdict(found).values()) and what not in ("added up", "started"):  # each minute, and more often
-                    words = ", ".join(f"{value} {field}" for field, value in asdict(found).items() if value)
-                    # What the lock watch finds is on the page of lock activity, every few seconds.
-                    logger.log(logging.DEBUG if what == "found" else logging.INFO, "%s: %s: %s", name, what, words)
-                elif what != "promoted":  # each second
-                    detail.debug("%s: nothing %s", name, what)
-        if busy is not None:
-            raise busy
+    def _call(self, chore: Chore) -> Counter[str]:
+        if chore.step is not None:
+            return chore.step(load(), using=self.using)
+        return chore.whole(load(), using=self.using, seconds=TURN_SECONDS) if chore.whole else Counter()

@@ -75,14 +75,19 @@ class DutyThread:
         if self._thread is not None:
             self._thread.join(most_seconds)
 
-    def do(self, duty: Callable[[], None]) -> None:
-        """Call `duty`, again with a new connection if the database refused it. Raises nothing."""
+    def do(self, duty: Callable[[], None], name: str = "") -> bool:
+        """Call `duty`, again with a new connection if the database refused it. Raises nothing; whether it succeeded.
+
+        `name` is that of the duty in log lines.
+        """
+        name = name or duty.__name__
         try:
             call_twice(duty, self._using)
         except Exception as error:
-            self._complain(duty, error)
-        else:
-            self._failing.discard(duty.__name__)
+            self._complain(name, error)
+            return False
+        self._failing.discard(name)
+        return True
 
     def _work(self) -> None:
         signals.dispatch_via(self._dispatch)
@@ -95,14 +100,14 @@ class DutyThread:
             self._round()
         connections[self._using].close()
 
-    def _complain(self, duty: Callable[[], None], error: Exception) -> None:
+    def _complain(self, name: str, error: Exception) -> None:
         if is_lost_connection(error, self._using):
             self._doubt()
         elif not isinstance(error, (Error, DatabaseBusy)):
-            log_unexpected(duty, error)
-        elif duty.__name__ not in self._failing:
-            logger.warning("the monitor's duty %s failed: %s; it is tried again", duty.__name__, error)
-        self._failing.add(duty.__name__)
+            log_unexpected(name, error)
+        elif name not in self._failing:
+            logger.warning("the monitor's duty %s failed: %s; it is tried again", name, error)
+        self._failing.add(name)
         connections[self._using].close()
         time.sleep(PAUSE.delay_seconds(1))
 
@@ -119,6 +124,6 @@ def call_twice(duty: Callable[[], None], using: str) -> None:
         duty()
 
 
-def log_unexpected(duty: Callable[[], None], error: Exception) -> None:
+def log_unexpected(duty: str, error: Exception) -> None:
     """Log an error that no database caused. The monitor continues: its other duties do not depend on this one."""
-    logger.error("%s raised an unexpected error; the monitor continues and tries again", duty.__name__, exc_info=error)
+    logger.error("%s raised an unexpected error; the monitor continues and tries again", duty, exc_info=error)

@@ -8,19 +8,19 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from queue import SimpleQueue
 
-from jobqueue.alarms import watch as alarm_watch
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.clock import compare_clocks
 from jobqueue.dead_letters.alone import queues_alone
-from jobqueue.maintenance import lock_sweeper, lock_watch, pruner, reaper, stat_rollup, worker_rows
+from jobqueue.maintenance import reaper, worker_rows
 from jobqueue.outbox import unrouted
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
 from jobqueue.worker.monitor import unserved
-from jobqueue.worker.monitor.chores import BATCH, Chores
+from jobqueue.worker.monitor.chores import BATCH, STEP_SECONDS, Chore, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.monitor.stack_answers import StackAnswers
@@ -35,7 +35,7 @@ logger = logging.getLogger("jobqueue.worker")
 # write: on a busy machine 1,000 leases of 1,000 workers took 20 s, and a monitor that renews nothing for half a lease
 # is replaced.
 BATCH_OF_ONE_WRITER = 100
-BETWEEN_BATCHES_SECONDS, BETWEEN_WRITERS_SECONDS = 0.01, 0.1
+BETWEEN_WRITERS_SECONDS = 0.1
 UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
 STACKS_SECONDS = 0.05  # between two looks whether a child has told its stacks
 ALONE_SECONDS = 2.0  # between two looks for jobs that are to run alone
@@ -60,11 +60,7 @@ class Housekeeping:
         self._options, self._scoreboard, self._living, self._turn = options, scoreboard, living, turn
         self._using = options.database
         self._ended: SimpleQueue[tuple[str, str]] = SimpleQueue()
-        self._next_rows = self._next_reaping = self._next_redrive = self._next_sweep = self._next_watch = 0.0
-        # Later: a worker that starts has more urgent things to do.
-        self._next_prune = time.monotonic() + random.uniform(1.0, 2.0)
-        self._next_rollup = time.monotonic() + random.uniform(0.0, 1.0) * stat_rollup.INTERVAL_SECONDS
-        self._next_alarms = time.monotonic() + random.uniform(0.0, 1.0)
+        self._next_rows = self._next_reaping = 0.0
         # A worker that ends when nothing is due would wait for such a job.
         self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
@@ -77,8 +73,10 @@ class Housekeeping:
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
-        self._chores = Chores(options.database, self._batch, self._takes_fewer, turn, dispatch)
-        self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else BETWEEN_BATCHES_SECONDS
+        self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else STEP_SECONDS
+        self._chores = Chores(
+            options.database, self._batch, self._takes_fewer, turn, dispatch, step_seconds=self._between_seconds
+        )
         self._gates = GateOpener(options.database, scoreboard, doubt, dispatch, opens=options.reaper)
         self.troubles = Troubles(options.database)
         self._stacks = StackAnswers(scoreboard, options.database)
@@ -115,33 +113,23 @@ class Housekeeping:
             do(self.look_for_alone)
         self._gates.wake_if_asked()
         if self._options.reaper:
-            self.reap_and_tidy(now)
+            self._reap_if_due()
+            for chore in self._chores.due():
+                # The others have their turn in the next round: an unreachable database refuses each of them.
+                if not do(partial(self.take_turn, chore), chore.name):
+                    break
+                self.thread.tick()
+                self._reap_if_due()
 
-    def reap_and_tidy(self, now: float) -> None:
-        """Do what is due for the whole database."""
-        do = self.thread.do
-        if now >= self._next_reaping:
-            self._next_reaping = now + random.uniform(0.8, 1.2)
-            do(self.reap)
-        if now >= self._next_redrive or self._chores.is_redriving:
-            self._next_redrive = now + random.uniform(0.8, 1.2)
-            do(self.redrive)
-        if now >= self._next_sweep:
-            self._next_sweep = now + random.uniform(0.8, 1.2) * lock_sweeper.INTERVAL_SECONDS
-            do(self._chores.sweep)
-        if now >= self._next_prune:
-            self._next_prune = now + random.uniform(0.8, 1.2) * pruner.INTERVAL_SECONDS
-            do(self.prune)
-        if now >= self._next_rollup:
-            self._next_rollup = now + random.uniform(0.8, 1.2) * stat_rollup.INTERVAL_SECONDS
-            do(self.roll_up)
-        if now >= self._next_watch:
-            self._next_watch = now + random.uniform(0.8, 1.2) * lock_watch.INTERVAL_SECONDS
-            do(self._chores.watch)
+    def take_turn(self, chore: Chore) -> None:
+        """Take this worker's turn at a chore. If it has more to do, the next round is soon."""
+        if (pause := self._chores.take_turn(chore)) is not None:
+            self.thread.next_soon(pause)
 
-        if now >= self._next_alarms:
-            self._next_alarms = now + random.uniform(0.8, 1.2) * alarm_watch.INTERVAL_SECONDS
-            do(self._chores.look_for_alarms)
+    def _reap_if_due(self) -> None:
+        if time.monotonic() >= self._next_reaping:
+            self._next_reaping = time.monotonic() + random.uniform(0.8, 1.2)
+            self.thread.do(self.reap)
 
     def write_ends(self) -> None:
         """Write the ends that were given to retire()."""
@@ -217,27 +205,4 @@ class Housekeeping:
             # They may have been started with other code.
             self._running = running
             self._chores.gate_sweep.soon()
-        self._chores.open_lanes()
         self._gates.wake()
-
-    def redrive(self) -> None:
-        """Take the next step of a redrive and of a bulk verb. If the one after it is due already, it follows soon."""
-        with self._turn:
-            self._chores.redrive()
-        if self._chores.more_to_redrive:
-            self.thread.next_soon(self._between_seconds)
-
-    def prune(self) -> None:
-        """Delete some ended jobs. If there are more, the next step follows after a pause."""
-        self._chores.prune()
-        if self._chores.pruner.more:
-            self._next_prune = time.monotonic() + self._chores.pruner.pause_seconds
-            self.thread.next_soon(self._chores.pruner.pause_seconds)
-
-    def roll_up(self) -> None:
-        """Add some rows of statistics up. If there are more, the next step follows after a pause."""
-        with self._turn:
-            self._chores.roll_up()
-        if self._chores.rollup.more:
-            self._next_rollup = time.monotonic() + stat_rollup.PAUSE_SECONDS
-            self.thread.next_soon(stat_rollup.PAUSE_SECONDS)

@@ -214,7 +214,7 @@ class Monitor:
             self.next_renewal = 0.0
             time.sleep(PAUSE.delay_seconds(1))
         except Exception as error:
-            log_unexpected(duty, error)
+            log_unexpected(duty.__name__, error)
             time.sleep(TICK_SECONDS)
         else:
             if duty == self.renew:

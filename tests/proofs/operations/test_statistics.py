@@ -12,7 +12,6 @@ from contextlib import suppress
 import pytest
 
 from jobqueue.db.background_writer import FLUSH_SECONDS
-from jobqueue.maintenance.stat_rollup import roll_up
 from jobqueue.models import JobAttempt, JobStat, QueueStat
 from tests.app.tasks import observed_by_process
 from tests.marks import committed
@@ -20,7 +19,7 @@ from tests.observer import Observer
 from tests.proofs import audit
 from tests.proofs.flow.crowd import Crowd, add_each, left, members
 from tests.proofs.running import unended, wait_for
-from tests.stats.helpers import sums
+from tests.stats.helpers import roll_up, sums
 
 pytestmark = [committed, pytest.mark.timeout(1800)]
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "6s", "--heartbeat", "1s")

@@ -82,7 +82,7 @@ WALKS = {
 
 
 def sweep():
-    return ordering_sweep.run_once(None, using="default").jobs_opened
+    return ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"]
 
 
 def end_all():

@@ -26,7 +26,7 @@ def copy(numbers):
 
 
 def delete_old():
-    while ARCHIVED_JOBS.run_once(load(), using="default").rows:
+    while ARCHIVED_JOBS.run_once(load(), using="default").total():
         pass
 
 

@@ -212,7 +212,7 @@ MAINTENANCE = [
     ),
     mutant(
         "gates keep the limits of code that has been replaced",
-        "maintenance/gate_limits.py",
+        "maintenance/gate_sweep.py",
         "renew_limits",
         'known, running = rules(using), retry_transient("promote", partial(workers, using), using=using)',
         "known, running = rules(using), ()",
@@ -228,7 +228,7 @@ MAINTENANCE = [
     ),
     mutant(
         "the sweep raises no limit of a key that tasks share",
-        "maintenance/gate_limits.py",
+        "maintenance/gate_sweep.py",
         "raise_limits",
         "if best is not gate:",
         "if False:",

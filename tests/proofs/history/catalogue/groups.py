@@ -208,7 +208,7 @@ SCHEDULES = [
     mutant(
         "a chore that raises something unexpected ends the turn of the others",
         "worker/monitor/chores.py",
-        "Chores._do",
+        "Chores.take_turn",
         "except Exception as error:",
         "except Error as error:",
         "tests/unit/test_housekeeping.py",
@@ -327,8 +327,8 @@ GROUPS = [
     ),
     mutant(
         "a workflow is deleted although it was resumed meanwhile",
-        "maintenance/group_cleaner.py",
-        "_delete_some",
+        "maintenance/cleaner.py",
+        "_delete_group",
         "if not list(server.lock_rows(old)) or still_read([group_id], using):",
         "if False:",
         "tests/groups/test_resume.py",

@@ -163,7 +163,7 @@ WORKERS = [
 PROBES = [
     mutant(
         "the probe has as many connections as others open",
-        "worker/monitor/probe_server.py",
+        "worker/monitor/probe.py",
         "ProbeServer.__init__",
         "threading.Semaphore(CONNECTIONS_MAX)",
         "threading.Semaphore(1_000_000)",
@@ -171,7 +171,7 @@ PROBES = [
     ),
     mutant(
         "a connection to the probe lasts for as long as it sends bytes",
-        "worker/monitor/probe_server.py",
+        "worker/monitor/probe.py",
         "ProbeServer.service_actions",
         "self._cut_off()",
         "pass",
@@ -179,7 +179,7 @@ PROBES = [
     ),
     mutant(
         "the probe listens on IPv4 alone",
-        "worker/monitor/probe_server.py",
+        "worker/monitor/probe.py",
         "ProbeServer.server_bind",
         "socket.IPV6_V6ONLY, 0)",
         "socket.IPV6_V6ONLY, 1)",
