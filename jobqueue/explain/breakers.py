@@ -6,9 +6,9 @@ from datetime import datetime
 
 from django.utils.translation import gettext
 
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.explain.explanation import Explanation, iso, seconds_until, span
 from jobqueue.explain.reading import Place, ReadJob
-from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import State, is_over
 from jobqueue.gates.subjects import dependency_named
 from jobqueue.gates.waiting import FLOW_GATE
@@ -21,7 +21,7 @@ def breaker_of_job(job: ReadJob, place: Place) -> list[Explanation]:
     if job.gate not in (0, FLOW_GATE):
         return []
     waits_for = dependency_named(job.wait_reason or "") if job.gate == FLOW_GATE else None
-    dependency = waits_for or job.dependency or declared.dependency_of(job.task)
+    dependency = waits_for or job.dependency or spec_at(job.task).dependency
     if dependency is None:
         return []
     row = BreakerState.objects.using(place.using).filter(pk=dependency).first()
