@@ -17,6 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, only_logs, signals, task_backends
 from jobqueue.conf import load
+from jobqueue.conf.task_spec import TaskSpec, columns_of, spec_of
 from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import read_now
@@ -27,11 +28,10 @@ from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
 from jobqueue.tasks.calls import Call
 from jobqueue.tasks.definition import JobTask
-from jobqueue.tasks.field_types import Expires
 from jobqueue.tasks.findable import misplaced, never_run, warn_if_lost
 from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
-from jobqueue.tasks.uniqueness import MODES, has_own_key, hashed_key
+from jobqueue.tasks.signature import hashed_key
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
@@ -80,7 +80,7 @@ class JobQueueBackend(BaseTaskBackend):
             check_queue(task.queue_name)
         except (InvalidType, InvalidValue) as error:
             raise InvalidTask(str(error)) from None
-        move_to = getattr(task, "move_to", None)
+        move_to = spec_of(task).move_to
         if move_to is not None and self.queues and move_to not in self.queues:
             raise InvalidTask(
                 f"task {task.module_path}: move_to is {move_to!r}, which is not in QUEUES of TASKS[{self.alias!r}] "
@@ -189,7 +189,7 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.producer.enqueueing import add, add_dated
         from jobqueue.tasks.results import holding_result, new_result
 
-        if (expires := getattr(task, "expires", None)) is not None:
+        if (expires := spec_of(task).expiry) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
         if job.dedupe_key is None:
             job_id, created_at = add_dated(job, using=self.database)
@@ -215,7 +215,7 @@ class JobQueueBackend(BaseTaskBackend):
         from jobqueue.producer.enqueueing import add_many
         from jobqueue.tasks.many_results import results_of
 
-        if jobs and (expires := getattr(task, "expires", None)) is not None:
+        if jobs and (expires := spec_of(task).expiry) is not None:
             until = self._expires_at(expires, jobs[0].run_at)
             jobs = [replace(job, expires_at=until) for job in jobs]
         added = {} if added is None else added
@@ -228,38 +228,32 @@ class JobQueueBackend(BaseTaskBackend):
     def _jobs(self, task: AnyTask, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:
         from jobqueue.producer.enqueueing import new_job
 
-        most = load().max_payload_bytes
+        spec, most = spec_of(task), load().max_payload_bytes
         texts = [Encoded(dump(payload, max_bytes=most)) for payload in payloads]
         first = new_job(
             task.queue_name,
             texts[0],
             priority=int(task.priority),
             run_at=_aware(task.run_after),
-            max_attempts=getattr(task, "max_attempts", None),
+            max_attempts=spec.max_attempts,
         )
         shared = replace(
             first,
             task=task.module_path,
-            lease_seconds=getattr(task, "lease_seconds", None),
             options=own_options(task, first.run_at),
-            dependency=getattr(task, "dependency", None),
-            unique_mode=MODES.get(getattr(task, "unique", None) or "", 0),
-            unique_seconds=getattr(task, "unique_seconds", None),
-            replaces=getattr(task, "on_conflict", None) == "replace",
-            tags=tuple(getattr(task, "tags", ())),
+            **columns_of(spec),
         )
         # Not by replace(), which reads all fields of the job again for each of many.
         make = partial(type(shared), **{field.name: getattr(shared, field.name) for field in fields(shared)})
-        has_keys = has_own_key(task) or any(getattr(task, name, None) is not None for name in _KEYS)
-        if not has_keys:
+        if not _hashes(spec) and all(getattr(spec, name) is None for name in _KEYS):
             return [make(payload=text) for text in texts]
         return [make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
 
-    def _expires_at(self, expires: Expires, run_at: datetime | None) -> datetime:
+    def _expires_at(self, expires: float | datetime, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
             return expires
         now = retry_transient("enqueue", partial(read_now, self.database), using=self.database)
-        after = expires if isinstance(expires, timedelta) else timedelta(seconds=expires)
+        after = timedelta(seconds=expires)
         try:
             return check_instant(max(now, run_at or now) + after, "expires")
         except OverflowError:
@@ -274,11 +268,16 @@ _KEYS = ("dedupe_key", "ordering_key", "concurrency_key")
 def _keys(task: AnyTask, payload: dict[str, JSON]) -> dict[str, Any]:
     """The keys of one job."""
     keys = {name: _key(task, name, payload) for name in _KEYS}
-    return keys | {"dedupe_key": hashed_key(task, payload)} if has_own_key(task) else keys
+    return keys | {"dedupe_key": hashed_key(task, payload)} if _hashes(spec_of(task)) else keys
+
+
+def _hashes(spec: TaskSpec) -> bool:
+    """Whether a hash of the arguments is the key of a job for which the task gives none."""
+    return (spec.unique is not None or spec.unique_seconds is not None) and spec.dedupe_key is None
 
 
 def _key(task: AnyTask, name: str, payload: dict[str, JSON]) -> bytes | None:
-    key = getattr(task, name, None)
+    key = getattr(spec_of(task), name)
     if callable(key):
         try:
             key = key(*payload["args"], **payload["kwargs"])

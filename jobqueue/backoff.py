@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeAlias
 
-from jobqueue.conf import Settings, load
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.known import classes
@@ -54,12 +53,6 @@ class Backoff:
         step = min(max(failures, 1) - 1, 64)
         raw = min(self.cap_seconds, self.base_seconds * self.factor**step)
         return min(self.cap_seconds, raw * rng.uniform(1 - self.jitter, 1 + self.jitter))
-
-
-def default_backoff(settings: Settings | None = None) -> Backoff:
-    """The back-off that JOBQUEUE configures. `settings`: those that a check has read, which does not raise."""
-    settings = settings or load()
-    return Backoff(settings.backoff_base_seconds, settings.backoff_factor, settings.backoff_cap_seconds)
 
 
 #: a Backoff; seconds, or a table of seconds whose last value repeats (both with jitter of a fifth); or a function of

@@ -22,19 +22,19 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
 from jobqueue.alarms.recipients import alarm_problems
+from jobqueue.conf.known_tasks import having
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.opening import pool_problem
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout, WrongSettings
-from jobqueue.failures.project import all_task_causes, missing_class
+from jobqueue.failures.project import missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
 from jobqueue.schedules.from_settings import check_problems
 from jobqueue.tasks.findable import unfindable
-from jobqueue.tasks.nesting import nesting_problems
-from jobqueue.tasks.policy import policy_problems
+from jobqueue.tasks.policy import nesting_problems, policy_problems
 from jobqueue.tasks.setting import entry_problems, unused_problem
 from jobqueue.wakeup.redis_server import find_server
 
@@ -191,7 +191,7 @@ def check_task_modules(found: conf.Settings) -> Iterator[Problem]:
 def check_causes(found: conf.Settings) -> Iterator[Problem]:
     """E007 a rule for a cause names no exception class."""
     rules = {"JOBQUEUE: CAUSES": found.causes}
-    rules |= {f"causes of {task}": causes for task, causes in all_task_causes().items()}
+    rules |= {f"causes of {task}": causes for task, causes in having("causes").items()}
     for where, path in ((where, path) for where, paths in rules.items() for path in paths):
         if text := missing_class(path):
             yield Problem("E007", f"{where}: {path!r}: {text}.", "The rule would never apply. Correct the path.")

@@ -94,13 +94,11 @@ def own_registry(monkeypatch):
 @pytest.fixture
 def healthy_process(own_registry, db):
     """No tasks of apps that are not installed, which other tests have imported, and no empty pages of their jobs."""
-    from jobqueue.failures import project
     from jobqueue.tasks import registry
+    from tests import memories
 
-    # Their rules for causes, too: the classes that they name may be gone with the module.
-    for known in (registry._tasks, project._of_tasks):
-        for path in [path for path in known if not path.startswith("tests.app.")]:
-            del known[path]
+    # With their rules for causes: the classes that they name may be gone with the module.
+    memories.forget_tasks(path for path in registry.names()[0] if not path.startswith("tests.app."))
     if VENDOR == "postgres":
         # The plans of a claim are judged by the size of the table. VACUUM must not be in the test's transaction.
         with closing(connection.copy()) as other, other.cursor() as cursor:

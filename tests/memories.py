@@ -4,8 +4,7 @@ import logging
 
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
-from jobqueue.conf import result_ttl
-from jobqueue.failures import crash_policies, project
+from jobqueue.conf import known_tasks
 from jobqueue.gates import declared, opening
 from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import lock, redis
@@ -33,16 +32,12 @@ MEMORIES = (
     wakeup._notified_at,
 )
 REGISTRIES = (
-    (registry, "_tasks"),
-    (registry, "_aliases"),
+    (known_tasks, "_tasks"),
+    (known_tasks, "_specs"),
+    (known_tasks, "_aliases"),
+    (known_tasks, "_having"),
     (registry, "_handlers"),
     (versions, "_upcasters"),
-    (project, "_of_tasks"),
-    (crash_policies, "_of_tasks"),
-    (declared, "_declared"),
-    (declared, "_dependencies"),
-    (declared, "_paths"),
-    (result_ttl, "_declared"),
     (declaring, "_declared"),
 )
 
@@ -58,14 +53,27 @@ def reset():
     for memory in MEMORIES:
         memory.clear()
     JobQueueInstrumentor().uninstrument()
-    # Limits of other apps, whose tasks a test has discovered: claims would check jobs of all queues for them.
-    for known in (declared._declared, declared._dependencies):
-        for path in [path for path in known if not path.startswith("tests.app.")]:
-            del known[path]
+    # Tasks with limits of other apps, which a test has discovered: claims would check jobs of all queues for them.
+    limited = {*declared.tasks(), *known_tasks.having("dependency")}
+    forget_tasks(path for path in limited if not path.startswith("tests.app."))
     gate_rules._cache.forget()
     recorder._reset()
     job_stats._reset()
     RedisNotifier.at.cache_clear()
+
+
+def forget_tasks(paths):
+    """Be a process that has not imported these tasks."""
+    for path in paths:
+        known_tasks._tasks.pop(path, None)
+        known_tasks._specs.pop(path, None)
+    known_tasks._having.clear()
+
+
+def know_no_tasks(monkeypatch):
+    """Be a process that has imported no tasks."""
+    for name in ("_tasks", "_specs", "_aliases", "_having"):
+        monkeypatch.setattr(known_tasks, name, {})
 
 
 def copy_registries(monkeypatch):

@@ -12,6 +12,7 @@ from django.conf import settings as django_settings
 from django.core import mail
 from django.core.signals import setting_changed
 
+from jobqueue.backoff import Backoff
 from jobqueue.conf.alarms import AlarmSettings, read_alarms
 from jobqueue.conf.masking import MaskSettings, read_mask
 from jobqueue.conf.queues import QueueSettings, read_queues
@@ -116,6 +117,11 @@ class Settings:
     def renew_seconds(self) -> float:
         """Seconds between two renewals of a lease."""
         return self.heartbeat_seconds if self.heartbeat_seconds is not None else self.lease_seconds / 4
+
+    @property
+    def backoff(self) -> Backoff:
+        """The wait between attempts, where a task has none of its own."""
+        return Backoff(self.backoff_base_seconds, self.backoff_factor, self.backoff_cap_seconds)
 
     @property
     def outbox_settings(self) -> OutboxSettings:

@@ -9,13 +9,13 @@ from datetime import datetime
 from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.db import vendor
 from jobqueue.db.diagnostics import RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
 from jobqueue.explain.reading import Place, ReadJob
 from jobqueue.explain.row_locks import WAIT_SECONDS, step_to_end
-from jobqueue.gates import declared
 from jobqueue.gates.breaker_states import State, is_over
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.limits import limits_of
@@ -305,7 +305,7 @@ def breaker_of_job(job: ReadJob, place: Place) -> list[Explanation]:
     if job.gate not in (0, FLOW_GATE):
         return []
     waits_for = dependency_named(job.wait_reason or "") if job.gate == FLOW_GATE else None
-    dependency = waits_for or job.dependency or declared.dependency_of(job.task)
+    dependency = waits_for or job.dependency or spec_at(job.task).dependency
     if dependency is None:
         return []
     row = BreakerState.objects.using(place.using).filter(pk=dependency).first()

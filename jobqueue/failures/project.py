@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.vocabulary import FailureCause
@@ -20,10 +19,6 @@ GIVEN = (
     FailureCause.UNKNOWN,
 )
 _NAMES = {cause.name: cause for cause in GIVEN}
-_NONE: Mapping[str, FailureCause] = MappingProxyType({})
-
-#: by the path of a task, and by its aliases
-_of_tasks: dict[str, Mapping[str, FailureCause]] = {}
 
 
 def read_causes(given: object, where: str) -> dict[str, FailureCause]:
@@ -57,24 +52,6 @@ def read_setting(raw: Mapping[object, object]) -> tuple[dict[str, FailureCause],
         except (InvalidType, InvalidValue) as error:
             problems.append(str(error).removesuffix("."))
     return causes, problems
-
-
-def set_task_causes(task: str, causes: Mapping[str, FailureCause]) -> None:
-    """Make `causes` the rules of the task of this path."""
-    if causes:
-        _of_tasks[task] = causes
-    else:
-        _of_tasks.pop(task, None)
-
-
-def task_causes(task: str | None) -> Mapping[str, FailureCause]:
-    """The rules of a task; empty for a handler, and for a task that this process does not know."""
-    return _of_tasks.get(task, _NONE) if task is not None else _NONE
-
-
-def all_task_causes() -> Mapping[str, Mapping[str, FailureCause]]:
-    """The rules of each task that has some, by its path."""
-    return dict(_of_tasks)
 
 
 def own_rule(rules: Mapping[str, FailureCause], kind: type, path: str) -> FailureCause | None:

@@ -7,11 +7,11 @@ from functools import partial
 
 from django.db import IntegrityError, transaction
 
+from jobqueue.conf.known_tasks import path_of
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.redone import Verb
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue, UnknownQueue
-from jobqueue.gates.declared import path_of
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import FlowRule
 from jobqueue.producer.queue_names import known_queues

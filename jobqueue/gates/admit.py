@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
+from jobqueue.conf.known_tasks import path_of
 from jobqueue.gates import declared
 from jobqueue.gates.breaker import may_probe
 from jobqueue.gates.breaker_states import Known
@@ -206,5 +207,5 @@ def _block(one: _Limited, subject: Subject, answer: Admitted) -> None:
 
 
 def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:
-    task = None if row.task is None else declared.path_of(row.task)
+    task = None if row.task is None else path_of(row.task)
     return Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from jobqueue.conf.known_tasks import names_of
 from jobqueue.gates import declared
 from jobqueue.gates.rules import Rules, last_rules
 from jobqueue.gates.subjects import Subject, rate_subject, slot_subject
@@ -32,7 +33,7 @@ def limited_tasks(queue: str, rules: Rules) -> tuple[str, ...]:
     """The tasks that may have a limit in `queue`, or are paused there; () where a claim need not check anything."""
     if not declared.tasks() and not rules.tasks:
         return ()
-    ruled = (name for place, task in rules.tasks if place == queue for name in declared.names_of(task))
+    ruled = (name for place, task in rules.tasks if place == queue for name in names_of(task))
     return tuple(sorted({*declared.tasks(), *ruled}))
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.conf.known_tasks import path_of
 from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
@@ -115,7 +116,7 @@ class Rules:
         """The rule of a task in a queue; one without limits if none is set."""
         if task is None or not self.tasks:
             return _NO_TASK_RULE
-        return self.tasks.get((queue, declared.path_of(task)), _NO_TASK_RULE)
+        return self.tasks.get((queue, path_of(task)), _NO_TASK_RULE)
 
     @property
     def seconds(self) -> float:
@@ -288,7 +289,7 @@ def rules_from(
         common = (paused, row.until, row.sets_concurrency, row.concurrency, sets_rate, per_second)
         if row.task:
             # A rule of an earlier path counts unless there is one of the present path, which comes after or before it.
-            place = row.queue, declared.path_of(row.task)
+            place = row.queue, path_of(row.task)
             if row.task == place[1] or place not in tasks:
                 tasks[place] = TaskRule(*common)
         else:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from django.db import connections
 from django.db.models import BigIntegerField, F, QuerySet
 
+from jobqueue.conf.known_tasks import names_of
 from jobqueue.db import vendor
 from jobqueue.db.expressions import AnyOf, Keys, Unestimated
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.upsert import upsert
-from jobqueue.gates import declared
 from jobqueue.gates.limits import limits_of
 from jobqueue.gates.rules import last_rules
 from jobqueue.gates.unlocked import tries
@@ -145,7 +145,7 @@ def _in_queue(queue: str, using: str, **conditions: object) -> QuerySet[Job]:
 
 def _of_task(queue: str, task: str, using: str) -> Iterable[tuple[int]]:
     # Those with a key count for their key.
-    return _in_queue(queue, using, task__in=declared.names_of(task), concurrency_key=None).values_list("pk")
+    return _in_queue(queue, using, task__in=names_of(task), concurrency_key=None).values_list("pk")
 
 
 def _of_keys(queue: str, keys: Collection[bytes], slotted: Collection[int], using: str) -> Counter[tuple[str, bytes]]:

@@ -6,7 +6,7 @@ import hashlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from jobqueue.gates import declared
+from jobqueue.conf.known_tasks import path_of
 
 REASON_CHARS = 200
 #: the code of pauses, and of breakers, in a wait_reason
@@ -39,7 +39,7 @@ def whole_queue_subject(queue: str) -> Subject:
 
 def pause_subject(queue: str, task: str) -> Subject:
     """The pause of a task in a queue."""
-    path = declared.path_of(task)
+    path = path_of(task)
     return Subject(_number("pause", queue, path), _cut(PAUSED + path))
 
 
@@ -64,7 +64,7 @@ def readable_key(key: bytes) -> str:
 
 def _subject(kind: str, code: str, queue: str, task: str, key: bytes | None) -> Subject:
     if key is None:
-        task = declared.path_of(task)
+        task = path_of(task)
         return Subject(_number(kind, queue, task), _cut(f"{code} {task}"))
     return _subject_of_key(kind, code, queue, key)
 

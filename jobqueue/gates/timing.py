@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
+from jobqueue.conf.known_tasks import names_of, path_of
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates import declared
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.levels import INDEX
@@ -45,7 +45,7 @@ SHARED = 10_000
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
     """Let workers look again at all gates of a task, in the caller's transaction. `relimited`: its limits changed."""
-    path = declared.path_of(task)
+    path = path_of(task)
     gates = Gate.objects.using(using).filter(queue=queue, task=path)
     if not relimited:
         update_unlocked(gates, using, opens_at=UtcNow(), updated_at=UtcNow())
@@ -67,7 +67,7 @@ def _keys_with_jobs_of(queue: str, path: str, using: str) -> list[int]:
     """
     rows = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=FLOW_GATE)
     first = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), INDEX)
-    names, keys = {*declared.names_of(path)}, set[bytes]()
+    names, keys = {*names_of(path)}, set[bytes]()
     for task, key in first.values_list("task", "concurrency_key")[:SHARED]:
         if key is not None and task in names:
             keys.add(bytes(key))
@@ -162,7 +162,7 @@ def _open(gate: Gate, using: str) -> int:
 def _open_unless_paused(gate: Gate, using: str) -> tuple[int, datetime | None]:
     """All of them, after a pause has ended or a limit was taken away."""
     if gate.wait_reason.startswith(PAUSED) and gate.queue is not None and gate.task is not None:
-        rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=declared.names_of(gate.task))
+        rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=names_of(gate.task))
         paused = Q(mode=FlowRule.Mode.PAUSED) & (Q(until=None) | Q(until__gt=UtcNow()))
         shut = rows.filter(paused | LIMIT_OF_0)
         rules: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, WrongDatabase
 from jobqueue.failures.text import summary
@@ -30,7 +31,7 @@ def template(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
 
 def dated(job: NewJob, task: AnyTask, using: str) -> NewJob:
     """A job that undated() gave, with the time after which it does not start, by the database's clock."""
-    expires = _expires(task)
+    expires = spec_of(task).expiry
     return job if expires is None else replace(job, expires_at=_instant(expires, job.run_at, using))
 
 
@@ -68,14 +69,7 @@ def _stored(name: str, task: AnyTask, using: str) -> JSON:
         raise InvalidValue(
             f"{name} has a dedupe key, so it might not be enqueued. Nothing was written; a callback is enqueued once."
         )
-    return {"job": job_to_json(job), "expires": to_json(_expires(task))}
-
-
-def _expires(task: AnyTask) -> float | datetime | None:
-    expires = getattr(task, "expires", None)
-    if isinstance(expires, timedelta):
-        return expires.total_seconds()
-    return float(expires) if isinstance(expires, int) else expires
+    return {"job": job_to_json(job), "expires": to_json(spec_of(task).expiry)}
 
 
 def _instant(expires: float | datetime | None, run_at: datetime | None, using: str) -> datetime | None:

@@ -15,13 +15,13 @@ from typing import Self, TypeVar
 from asgiref.sync import sync_to_async
 
 from jobqueue.conf import load
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.context.job_context import current_job
 from jobqueue.exceptions import InvalidType, InvalidValue, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks.deadline import Deadline
 from jobqueue.locks.entries import Entries, Entry
 from jobqueue.lockstats import recorder
 from jobqueue.models import LockFinding
-from jobqueue.tasks import registry
 from jobqueue.validation import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
@@ -325,10 +325,10 @@ def warn_of_short_ttl(kind: str, name: str, ttl_seconds: float) -> None:
     job = current_job()
     if job is None:
         return
-    task, settings = registry.find_task(job.lease.task) if job.lease.task else None, load()
+    spec, settings = spec_at(job.lease.task), load()
     limits = [
-        getattr(task, "timeout_seconds", None) or settings.timeout_seconds,
-        getattr(task, "hard_timeout_seconds", None) or settings.hard_timeout_seconds,
+        spec.timeout_seconds or settings.timeout_seconds,
+        spec.hard_timeout_seconds or settings.hard_timeout_seconds,
     ]
     most = min((seconds for seconds in limits if seconds is not None), default=None)
     subject = (job.lease.task or job.queue, f"{ttl_seconds:g}")

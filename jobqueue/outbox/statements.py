@@ -23,7 +23,6 @@ from django.db.models import (
     TextField,
 )
 
-from jobqueue.backoff import default_backoff
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
@@ -179,7 +178,7 @@ def fail(event: Event, token: bytes, error: BaseException | str, *, using: str) 
     if event.attempt >= limits.max_attempts:
         dead_letter(event, token, error, using=using)
         return None
-    delay = default_backoff().delay_seconds(event.attempt)
+    delay = load().backoff.delay_seconds(event.attempt)
     _settle(event, token, error, {"lock_token": None, "due_at": UtcNowPlus(delay)}, using)
     return delay
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models.schedule import DIGEST_CHARS
@@ -67,13 +68,10 @@ def define(
             f"the task {task.module_path} has a run_after, but a schedule says when its jobs run. Nothing was written; "
             "leave run_after out."
         )
-    expires = getattr(task, "expires", None)
-    if isinstance(expires, timedelta):
-        expires = expires.total_seconds()
     return Definition(
         timing=timing,
         template=backend.template(task, args, kwargs),
-        expires=float(expires) if isinstance(expires, int) else expires,
+        expires=spec_of(task).expiry,
         **{name: terms[name] for name in _TERMS},
     )
 

@@ -12,8 +12,8 @@ from django.utils.module_loading import import_string
 from jobqueue.compat import AnyTask, Task
 from jobqueue.conf import Settings, load
 from jobqueue.conf.schedules import KEYS
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.dialect import Problem
-from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.schedules.declaring import declare, declared, withdraw
 from jobqueue.tasks import registry
@@ -46,16 +46,16 @@ def check_problems(conf: Settings) -> Iterator[Problem]:
         hint = "Workers leave it out. Correct the setting."
         yield Problem("E008", f"JOBQUEUE: SCHEDULES[{name!r}]: {error}", hint)
     for one in list(declared().values()):
-        task: Any = one.task
-        if getattr(task, "dedupe_key", None) is None or task.unique is not None:
+        spec = spec_of(one.task)
+        if spec.dedupe_key is None or spec.unique is not None:
             continue
-        held = conf.dedupe_seconds if task.unique_seconds is None else to_seconds(task.unique_seconds, "unique_seconds")
+        held = conf.dedupe_seconds if spec.unique_seconds is None else spec.unique_seconds
         ticks = one.terms.timing.first(2, datetime.now(UTC))
         if len(ticks) == 2 and (held is None or (ticks[1] - ticks[0]).total_seconds() < held):
             yield Problem(
                 "W040",
-                f"The schedule {one.name!r} ticks more often than the dedupe key of {task.module_path} is free: a tick "
-                "adds no job while the last job holds the key, which it does for a time after its end.",
+                f"The schedule {one.name!r} ticks more often than the dedupe key of {one.task.module_path} is free: a "
+                "tick adds no job while the last job holds the key, which it does for a time after its end.",
                 'Give the task unique="unfinished", which frees the key when the job ends, or hold the key for less.',
             )
 

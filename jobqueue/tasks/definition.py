@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -19,21 +20,14 @@ from typing import (
     overload,
 )
 
-from jobqueue.backoff import Wait
-from jobqueue.compat import Task, TaskResult, task_backends
-from jobqueue.conf.result_ttl import declare_ttl
+from jobqueue.compat import InvalidTaskBackend, Task, TaskResult, task_backends
+from jobqueue.conf.task_spec import OPTIONS, TaskFields, TaskSpec, UsingFields, check_options
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
-from jobqueue.failures.crash_policies import set_on_crash
-from jobqueue.failures.project import read_causes, set_task_causes
-from jobqueue.gates.declared import declare
 from jobqueue.tasks import registry
 from jobqueue.tasks.calls import aenqueue_many, enqueue_many
-from jobqueue.tasks.field_types import DedupeKey, Errors, Expires, OrderingKey, TaskFields, UsingFields
-from jobqueue.tasks.fields import check_backend, check_priority, refuse_unknown
-from jobqueue.tasks.habits import method_advice
-from jobqueue.tasks.policy import check_own_queue, checked_policy
+from jobqueue.tasks.habits import method_advice, option_advice
 from jobqueue.tasks.versions import Upcaster, add_upcaster
-from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_seconds
+from jobqueue.validation import did_you_mean
 
 if TYPE_CHECKING:
     from jobqueue.tasks.results import JobTaskContext
@@ -57,92 +51,25 @@ DEFAULT_BACKEND, DEFAULT_QUEUE = "default", "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobTask(_Base[P, T], Generic[P, T]):
-    """A task. Its fields besides Django's (priority, queue_name, run_after, backend, takes_context):
+class JobTask(TaskSpec, _Base[P, T], Generic[P, T]):
+    """A task: Django's fields (priority, queue_name, run_after, backend, takes_context) and the options of TaskSpec.
 
-    max_attempts: runs that may end in failure or loss before the job is FAILED (None: the queue's, 25).
-    backoff: the wait between attempts: a Backoff, seconds, a table of seconds, or a function (None: JOBQUEUE's).
-    retry_on: only these exceptions are retried (None: all). Lost runs are always retried.
-    no_retry_on: these are not retried; takes precedence over retry_on.
-    retry_until_seconds: no retry begins later than this after the job fell due, or was retried by hand.
-    move_after, move_to: after this many failures the job continues in that queue.
-    dependency: the outside service that its runs need; its retries wait while they would be too many of its runs.
-    result_ttl_seconds: its DONE jobs are deleted so long after their end (None: as RETENTION says).
-    lease_seconds: lease length, if longer than the worker's; for jobs that cannot heartbeat (None: the worker's).
-    timeout_seconds: SoftTimeout is raised inside the task after this long (None: JOBQUEUE's, no limit).
-    hard_timeout_seconds: its worker process is killed after this long, and only this job charged (None: JOBQUEUE's).
-    dedupe_key: str or bytes of 1-64 bytes, or a function of the arguments; enqueue returns the job that holds the key.
-    unique: "waiting": the key is held until the claim; "unfinished": until the end (None: DEDUPE_SECONDS longer).
-    unique_seconds: the key is held for so long after the enqueue at most; with unique=None for exactly so long.
-        Without a dedupe_key, either of them makes a hash of the task and its arguments the key.
-    on_conflict: what enqueue does with a job that waits and holds the key: "keep" it (None), or "replace" its contents.
-    tags: names by which jobs are found: Job.objects.tagged("billing").
-    ordering_key: likewise; jobs of a queue with equal keys run strictly one after another, in the order of enqueue.
-    concurrency_limit: so many of its jobs run at once in a queue; with a concurrency_key, of each key (None: no limit).
-    concurrency_key: as dedupe_key; jobs of a queue with equal keys share their limits.
-    rate_limit: "10/s" or "100/m": how fast its jobs start in a queue; with a concurrency_key, those of each key.
-    expires: no attempt starts after this: an aware datetime, or seconds from the moment the job is due.
-    on_crash: what follows a lost run: "retry", "fail" (FAILED) or "hold" (it waits for retry() or discard()).
-    ack_each: commit the end of each job separately, before its thread starts another one: a crash repeats only what was
-        running. Slower; by default ends are written together, a few milliseconds later.
-    version: of the arguments; increase it when they change, and add an upcaster().
-    aliases: earlier dotted paths of this task, whose jobs it runs.
-    causes: the cause of exceptions by class path, {"app.CardDeclined": "DATA"}; precedes JOBQUEUE["CAUSES"].
+    Making one registers it, as the decorator does; using() makes a copy that is not registered.
     """
 
-    max_attempts: int | None = None
-    backoff: Wait | None = None
-    retry_on: Errors | None = None
-    no_retry_on: Errors | None = None
-    retry_until_seconds: float | timedelta | str | None = None
-    move_after: int | None = None
-    move_to: str | None = None
-    dependency: str | None = None
-    result_ttl_seconds: float | timedelta | str | None = None
-    lease_seconds: float | None = None
-    timeout_seconds: float | None = None
-    hard_timeout_seconds: float | None = None
-    dedupe_key: DedupeKey | None = None
-    unique: Literal["waiting", "unfinished"] | None = None
-    unique_seconds: float | timedelta | str | None = None
-    on_conflict: Literal["keep", "replace"] | None = None
-    tags: Sequence[str] = ()
-    ordering_key: OrderingKey | None = None
-    concurrency_key: DedupeKey | None = None
-    concurrency_limit: int | None = None
-    rate_limit: str | None = None
-    expires: Expires | None = None
-    on_crash: Literal["retry", "fail", "hold"] = "retry"
-    ack_each: bool = False
-    version: int = 1
-    aliases: Sequence[str] = ()
-    causes: Mapping[str, str] = field(default_factory=dict, hash=False)  # tasks are hashable
-
     def __post_init__(self) -> None:
+        self._check(OPTIONS)
+        if self.move_to is not None and self.move_to == self.queue_name:
+            raise InvalidValue(
+                f"task {self.module_path}: move_to is {self.move_to!r}, the task's own queue, so nothing would move. "
+                "Name another queue, or remove move_after and move_to."
+            )
+        registry.add_task(self.module_path, self)
+
+    def _check(self, names: Collection[str]) -> None:
         check_priority(self.priority)
         check_backend(self.backend, lambda: Task.__post_init__(self))
-        for name, value in checked_policy(self).items():
-            object.__setattr__(self, name, value)
-        for name in ("lease_seconds", "timeout_seconds", "hard_timeout_seconds"):
-            if getattr(self, name) is not None:
-                check_seconds(getattr(self, name), name)
-        for name in ("dedupe_key", "ordering_key", "concurrency_key"):
-            if (key := getattr(self, name)) is not None and not callable(key):
-                check_key(key, name)
-        if self.expires is not None:
-            _check_expires(self.expires)
-        if not isinstance(self.ack_each, bool):
-            raise InvalidType(f"ack_each must be True or False, got {self.ack_each!r}.")
-        check_int(self.version, "version", 1)
-        object.__setattr__(self, "aliases", _paths(self.aliases))
-        causes = read_causes(self.causes, f"causes of {self.module_path}")
-        object.__setattr__(self, "causes", causes)
-        registry.add_task(self.module_path, self)
-        for alias in self.aliases:
-            registry.add_alias(alias, self)
-        for name in (self.module_path, *self.aliases):
-            set_task_causes(name, causes)
-            set_on_crash(name, self.on_crash)
+        check_options(self, self.module_path, names)
 
     def using(self, **given: Unpack[UsingFields]) -> Self:
         """A copy with other values; None leaves a field unchanged.
@@ -150,8 +77,12 @@ class JobTask(_Base[P, T], Generic[P, T]):
         Raises InvalidValue, InvalidType, or Django's InvalidTask and InvalidTaskBackend.
         """
         refuse_unknown(given, UsingFields.__annotations__, "using()")
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return replace(self, **changes)
+        made = copy(self)
+        for name, value in given.items():
+            if value is not None:
+                object.__setattr__(made, name, value)
+        made._check(given)
+        return made
 
     def enqueue_many(self, calls: Iterable[Sequence[Any] | Mapping[str, Any]]) -> list[TaskResult[Any]]:
         """Add one job for each call, all or none; their TaskResults in order, on every database.
@@ -194,20 +125,54 @@ class JobTask(_Base[P, T], Generic[P, T]):
             )
 
 
-def _check_expires(given: Any) -> None:
-    if isinstance(given, datetime):
-        check_instant(given, "expires")
-    else:
-        check_seconds(given.total_seconds() if isinstance(given, timedelta) else given, "expires")
+#: fields that only the other of the two takes, and how they are written there
+_IN_USING = {"run_after": ".using(run_after=...) of the task"}
+_TASK_ONLY = {*TaskFields.__annotations__, "takes_context"} - {*UsingFields.__annotations__}
+_IN_TASK = {name: f"@task({name}=...)" for name in _TASK_ONLY}
 
 
-def _paths(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, (tuple, list)) or not all(isinstance(path, str) for path in given):
-        raise InvalidType(f"aliases must be a list of dotted paths, got {given!r:.80}.")
-    for path in given:
-        if not all(part.isidentifier() for part in path.split(".")) or len(path) > TASK_CHARS:
-            raise InvalidValue(f"the alias {path[:80]!r} is not a dotted path of at most {TASK_CHARS} characters.")
-    return tuple(given)
+class _UnknownBackend(InvalidValue, InvalidTaskBackend):  # type: ignore[valid-type,misc]
+    """What Django Tasks raises for an alias that is not in TASKS."""
+
+
+def check_backend(alias: object, look_up: Callable[[], object]) -> None:
+    """Call `look_up`, which looks for the backend of `alias`.
+
+    Raises InvalidType, or Django's InvalidTaskBackend for what is not in TASKS.
+    """
+    if not isinstance(alias, str):
+        raise InvalidType(f"backend must be an alias of TASKS, got {type(alias).__name__}. Nothing was written.")
+    try:
+        look_up()
+    except InvalidTaskBackend as error:
+        if alias in task_backends.settings:
+            raise
+        known = ", ".join(sorted(task_backends.settings))
+        # Django's sentence is at the end, for code that looks for it.
+        raise _UnknownBackend(
+            f"the backend {alias!r}{did_you_mean(alias, task_backends.settings)} is not in TASKS ({known}). Nothing "
+            f"was written; add it to TASKS, or use another backend. ({error})"
+        ) from None
+
+
+def check_priority(priority: object) -> None:
+    """Raise InvalidType for what is no number. Django Tasks checks the range, and refuses fractions."""
+    if isinstance(priority, int) or (isinstance(priority, float) and math.isfinite(priority)):
+        return
+    raise InvalidType(f"priority must be an int, got {priority!r:.40}. Nothing was written; larger numbers run first.")
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], where: str) -> None:
+    """Raise InvalidType for a field of `given` that @task or using() does not have."""
+    elsewhere = _IN_USING if where == "@task" else _IN_TASK
+    for name in given:
+        if name not in known:
+            advice = option_advice(name, "@task" if where == "@task" else ".using")
+            near = f" ({advice})" if advice else did_you_mean(name, known)
+            hint = f" (it belongs in {elsewhere[name]})" if name in elsewhere else near
+            raise InvalidType(
+                f"{where} has no field {name!r}{hint}. Nothing was written; the fields are {', '.join(sorted(known))}."
+            )
 
 
 @overload
@@ -238,7 +203,7 @@ def task(
 ) -> Any:
     """Make a module-level function (or coroutine function) a task: `.enqueue(*args, **kwargs)` adds a job.
 
-    Works with any backend in TASKS; the fields of JobTask only take effect with
+    Works with any backend in TASKS; the options of TaskSpec only take effect with
     jobqueue.backends.JobQueueBackend. Put tasks into <app>/tasks.py, where workers look. Raises Django's InvalidTask,
     InvalidTaskBackend, or InvalidValue and InvalidType for our fields.
     """
@@ -247,7 +212,7 @@ def task(
     def decorate(func: Callable[..., Any]) -> JobTask[Any, Any]:
         # Looked up now, so that a wrong alias raises here and not at the first enqueue.
         check_backend(backend, lambda: task_backends[backend])
-        made: JobTask[Any, Any] = JobTask(
+        return JobTask(
             func=func,
             queue_name=queue_name,
             priority=priority,
@@ -256,10 +221,5 @@ def task(
             takes_context=takes_context,
             **ours,
         )
-        check_own_queue(made)
-        # Not of copies that using() makes: a job's own dependency is that of the job.
-        declare(made.module_path, made.aliases, made.concurrency_limit, made.rate_limit, made.dependency)
-        declare_ttl(made.module_path, made.aliases, made.result_ttl_seconds)
-        return made
 
     return decorate if function is None else decorate(function)

@@ -1,4 +1,4 @@
-"""Retries inside a job that can be seen before they multiply: in what wraps a task, and in what a job enqueues."""
+"""Warnings about retries that multiply, because a running job or a repeated delivery enqueues jobs with their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from jobqueue.compat import AnyTask
-from jobqueue.conf import Settings
 from jobqueue.context.job_context import current_job
-from jobqueue.db import Problem
-from jobqueue.failures.nested import wrapped_tries
 from jobqueue.payload import JSON
-from jobqueue.tasks import registry
-from jobqueue.validation import did_you_mean
 
 logger = logging.getLogger("jobqueue")
 
@@ -61,36 +56,4 @@ def warn_of_repeated_delivery(task: AnyTask, *, keyed: bool) -> None:
         attempt,
         topic,
         task.module_path,
-    )
-
-
-def nesting_problems(settings: Settings) -> Iterator[Problem]:
-    """W031: a library repeats the calls of a task. W032: a task names a dependency that has no settings."""
-    known = settings.dependencies
-    for path in registry.names()[0]:
-        task = registry.find_task(path)
-        if task is None or task.module_path != path:
-            continue
-        if (wrapped := wrapped_tries(task.func)) is not None:
-            own = getattr(task, "max_attempts", None)
-            yield _nested(path, *wrapped, own or settings.queue_max_attempts(task.queue_name))
-        name = getattr(task, "dependency", None)
-        if name is not None and known and name not in known:
-            yield Problem(
-                "W032",
-                f"task {path} has the dependency {name!r}, which DEPENDENCIES of JOBQUEUE lacks"
-                f"{did_you_mean(name, known)}: it has the default limits.",
-                f"Correct the name, or add {name!r}: {{}} to DEPENDENCIES.",
-            )
-
-
-def _nested(path: str, library: str, tries: int | None, attempts: int) -> Problem:
-    if tries is None:
-        much = f"each of its {attempts} attempts repeats the call until {library} gives up"
-    else:
-        much = f"{attempts} attempts x {tries} tries are up to {attempts * tries} calls"
-    return Problem(
-        "W031",
-        f"retries are nested: {library} repeats task {path} inside each attempt, {much}.",
-        f"Let one layer retry: remove {library} from the task, or set max_attempts=1.",
     )

@@ -16,6 +16,8 @@ from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
 from jobqueue.compat import AnyTask, Task
+from jobqueue.conf import known_tasks
+from jobqueue.conf.known_tasks import find_task as find_task
 from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.failures import dotted_path
 from jobqueue.validation import check_int, check_queue, signature_of
@@ -36,8 +38,6 @@ class Handler:
 
 
 _lock = threading.Lock()
-_tasks: dict[str, AnyTask] = {}
-_aliases: dict[str, AnyTask] = {}
 _handlers: dict[str, Handler] = {}
 _knows_coroutines = False
 #: paths of tasks that were registered neither by django.setup() nor by discover(), so workers may not know them
@@ -49,36 +49,16 @@ _failed_modules: list[str] = []
 
 
 def add_task(path: str, task: AnyTask) -> None:
-    """Register a task under module.qualname. A reloaded module replaces its own task."""
-    with _lock:
-        known = _tasks.get(path)
-        if known is None or known.func is not task.func:
-            _tasks[path] = task
-            _note_kind(task.func)
-            if apps.ready and not _discovering:
-                _late.add(path)
-
-
-def add_alias(path: str, task: AnyTask) -> None:
-    """Let jobs of an earlier path run `task`. Raises InvalidValue if the path is another task's alias already."""
-    with _lock:
-        known = _aliases.get(path)
-        if known is not None and known.module_path != task.module_path:
-            raise InvalidValue(
-                f"{path!r} is already an alias of {known.module_path}, so it cannot be one of {task.module_path}. "
-                "A job names one task; remove the alias from one of the two."
-            )
-        _aliases[path] = task
-
-
-def find_task(path: str) -> AnyTask | None:
-    """The task registered under `path` or with that alias; None if there is none."""
-    return _tasks.get(path) or _aliases.get(path)
+    """Register a task under module.qualname and its aliases. Raises InvalidValue for an alias of another task."""
+    if known_tasks.add_task(path, task):
+        _note_kind(task.func)
+        if apps.ready and not _discovering:
+            _late.add(path)
 
 
 def late_tasks() -> list[AnyTask]:
     """The tasks whose modules were imported by something else than django.setup() and discover()."""
-    return [task for path, task in list(_tasks.items()) if path in _late]
+    return [task for task in known_tasks.all_tasks() if task.module_path in _late]
 
 
 def add_handler(handler: Handler) -> None:
@@ -169,7 +149,7 @@ def _note_kind(func: Callable[..., object]) -> None:
 
 def names() -> tuple[list[str], list[str]]:
     """The registered task paths and the queues with handlers, sorted."""
-    return sorted(_tasks), sorted(_handlers)
+    return [task.module_path for task in known_tasks.all_tasks()], sorted(_handlers)
 
 
 def discover() -> Iterator[str]:

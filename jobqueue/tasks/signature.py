@@ -1,21 +1,22 @@
-"""Whether arguments fit the signature of a task's function."""
+"""Whether arguments fit the signature of a task's function, and the key that is a hash of them."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cache
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf.task_spec import OPTIONS, UsingFields
 from jobqueue.exceptions import WrongArguments
-from jobqueue.payload import JSON
+from jobqueue.payload import JSON, dump
 from jobqueue.tasks.habits import option_advice
 from jobqueue.validation import did_you_mean, signature_of
 
 _CONTEXT = object()
-#: fields of a task that using() does not change
-_NOT_IN_USING = {"func", "takes_context", "version", "aliases"}
+#: no limit: the payload has been measured
+_ANY_BYTES = 1 << 62
 _PASSES_ALL = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
 
@@ -44,7 +45,7 @@ def shown_signature(task: AnyTask) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def by_place(
+def _by_place(
     task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
 ) -> tuple[Sequence[JSON], Mapping[str, JSON]]:
     """The same call with each argument by its place that may be given so; as it is if the function does not take it."""
@@ -57,6 +58,23 @@ def by_place(
     except TypeError:
         return args, kwargs
     return bound.args[len(first) :], bound.kwargs
+
+
+def hashed_key(task: AnyTask, payload: dict[str, JSON]) -> bytes:
+    """32 bytes of the task and its arguments, the same for equal JSON whatever the order of its keys.
+
+    Also whether they are given by place or by name.
+    """
+    args, kwargs = _by_place(task, payload["args"], payload["kwargs"])
+    same: JSON = payload | {"args": list(args), "kwargs": dict(kwargs)}
+    text = dump([task.module_path, _sorted(same)], max_bytes=_ANY_BYTES)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _sorted(value: JSON) -> JSON:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 def _problem(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
@@ -132,8 +150,10 @@ def _advice(task: AnyTask, kwargs: Mapping[str, object]) -> str:
         name, call = min(strange), f"{task.func.__name__}.using"
         if near := did_you_mean(name, [parameter.name for parameter in parameters]):
             return f"{name!r} is none of its parameters{near}"
-        if is_dataclass(task) and name in {field.name for field in fields(task)} - _NOT_IN_USING:
+        if name in UsingFields.__annotations__ and hasattr(task, name):
             return f"write {call}({name}=...)"
+        if name in OPTIONS and hasattr(task, name):
+            return f"write @task({name}=...)"
         if (advice := option_advice(name, call)) is not None:
             return advice
     return "pass the arguments of the function, and options to using()"

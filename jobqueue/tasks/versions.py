@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownTask, WrongArguments
 from jobqueue.payload import JSON, MAX_DEPTH, normalized
 from jobqueue.tasks.signature import check_given, check_stored
@@ -55,7 +56,7 @@ def add_upcaster(task: AnyTask, from_version: int, func: Upcaster) -> None:
 
 def version_of(task: AnyTask) -> int:
     """The version of the arguments that a task takes; 1 for a task of another backend."""
-    return getattr(task, "version", 1)
+    return spec_of(task).version
 
 
 def missing_version(task: AnyTask, version: int) -> int | None:

@@ -16,6 +16,7 @@ from django.db.models import Model
 
 from jobqueue.compat import AnyTask, Task
 from jobqueue.conf import load
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.fields import Encoded
@@ -296,9 +297,9 @@ def _start(
     if registry.find_task(task.module_path) is None:
         registry.add_task(task.module_path, task)
     using = getattr(task.get_backend(), "database", None) or load().database
-    most = getattr(task, "max_attempts", None)
-    job = new_job(task.queue_name, payload, priority=int(task.priority), max_attempts=most)
-    job = replace(job, task=task.module_path, lease_seconds=getattr(task, "lease_seconds", None))
+    spec = spec_of(task)
+    job = new_job(task.queue_name, payload, priority=int(task.priority), max_attempts=spec.max_attempts)
+    job = replace(job, task=task.module_path, lease_seconds=spec.lease_seconds)
     if tick is not None:
         job = replace(job, options=Encoded(json.dumps({"tick": check_instant(tick, "tick").isoformat()})))
     # Not by the producer, whose signal would make run_inline() run the job.

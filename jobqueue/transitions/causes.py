@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jobqueue.conf import load
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.failures import FailureCause, classify
-from jobqueue.failures.project import task_causes
 
 
 def cause_of(error: BaseException | str, task: str | None) -> FailureCause:
     """The cause class of `error`. `task` is the name on the job's row; None for the row of a handler."""
-    return classify(error, (task_causes(task), load().causes))
+    return classify(error, (spec_at(task).causes, load().causes))

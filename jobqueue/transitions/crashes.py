@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from jobqueue.conf import load
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import FailureCause
-from jobqueue.failures.crash_policies import on_crash_of
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import HELD_GATE, HELD_REASON, QUARANTINED
 from jobqueue.transitions.leases import Lease, held
@@ -89,5 +89,5 @@ def _on_crash(lease: Lease) -> AfterCrash:
     """The row tells it, because a reaper need not know the task; plain SQL may have written none, or anything."""
     given = lease.options.get("on_crash") if isinstance(lease.options, dict) else None
     if given not in _POLICIES:
-        given = on_crash_of(lease.task)
-    return AfterCrash(given) if given in _POLICIES else AfterCrash.RETRY
+        given = spec_at(lease.task).on_crash
+    return AfterCrash(given)

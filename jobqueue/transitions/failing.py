@@ -11,7 +11,7 @@ from django.db.models import Case, F, Value, When
 from django.db.models.functions import Least
 from django.dispatch import Signal
 
-from jobqueue.backoff import default_backoff
+from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
@@ -180,7 +180,7 @@ def _failure(
     losses = losses_of(lease) if cause == FailureCause.LOST else None
     # A job is hardly the cause of the first crash of its life.
     if delay is None and (losses is None or losses.earlier):
-        delay = default_backoff().delay_seconds(lease.attempt)
+        delay = load().backoff.delay_seconds(lease.attempt)
     changes = failed_columns(failure, lease.attempt) | _next(lease, error, delay, retry)
     if losses is not None and retry and (then := after_crash(losses, lease)) is not AfterCrash.RETRY:
         changes |= then.changes()

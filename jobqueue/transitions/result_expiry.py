@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from django.db import Error, connections
 
-from jobqueue.conf.result_ttl import any_ttl, ttl_of
+from jobqueue.conf.known_tasks import having
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import UtcNowPlus
@@ -19,6 +19,8 @@ from jobqueue.transitions.leases import Lease
 
 logger = logging.getLogger("jobqueue.transitions")
 
+_OPTION = "result_ttl_seconds"
+
 
 def note_expiries(done: Iterable[object]) -> None:
     """Write the expiries of jobs that were acked. No statement if none has one.
@@ -27,10 +29,11 @@ def note_expiries(done: Iterable[object]) -> None:
     caller's transaction, together with the ack.
     """
     by_database: dict[str, dict[int, float]] = {}
-    if not any_ttl():
+    of_tasks = having(_OPTION)
+    if not of_tasks:
         done = [job for job in done if isinstance(job, Lease) and job.options]
     for lease in done:
-        if isinstance(lease, Lease) and (ttl := ttl_of(lease.task, lease.options)) is not None:
+        if isinstance(lease, Lease) and (ttl := _ttl(lease, of_tasks)) is not None:
             by_database.setdefault(lease.using, {})[lease.job_id] = ttl
     for using, ttls in by_database.items():
         try:
@@ -42,6 +45,14 @@ def note_expiries(done: Iterable[object]) -> None:
                 raise
             text = "%d jobs are DONE; their result_ttl_seconds could not be noted, so RETENTION decides: %s"
             logger.warning(text, len(ttls), error)
+
+
+def _ttl(lease: Lease, of_tasks: Mapping[str, float]) -> float | None:
+    """How long the job is kept: what using() gave it, else what its task says, if either does."""
+    own = lease.options.get(_OPTION) if isinstance(lease.options, dict) else None
+    if isinstance(own, (int, float)):
+        return float(own)
+    return None if lease.task is None else of_tasks.get(lease.task)
 
 
 def _write(ttls: dict[int, float], using: str) -> None:

@@ -9,6 +9,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import BreakerState
 from tests.admin.helpers import HOSTILE, SCRIPT, Inline, client_of, person, root, text_of
 from tests.admin.test_queues import QUEUES, statements
+from tests.memories import know_no_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +34,7 @@ def history():
 
 
 def test_without_dependencies_the_page_says_so(own_registry, monkeypatch):
-    monkeypatch.setattr("jobqueue.gates.declared._dependencies", {})
+    know_no_tasks(monkeypatch)
     assert "No task names a dependency, and no setting does." in text_of(root().get(QUEUES))
 
 

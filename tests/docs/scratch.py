@@ -10,6 +10,7 @@ from types import ModuleType
 
 from django.db import connection, models
 
+from jobqueue.conf import known_tasks
 from jobqueue.outbox import subscribers
 from jobqueue.schedules import declaring
 from jobqueue.tasks import registry
@@ -36,7 +37,14 @@ def project():
     """The modules orders and orders.models for the time of one page; its tasks and handlers are forgotten after."""
     before = set(sys.modules)
     # A page's project knows nothing of the handlers that other tests have registered.
-    known = (registry._tasks, registry._handlers, subscribers._subscribers, declaring._declared)
+    known = (
+        known_tasks._tasks,
+        known_tasks._specs,
+        known_tasks._having,
+        registry._handlers,
+        subscribers._subscribers,
+        declaring._declared,
+    )
     kept = [dict(names) for names in known]
     for names in known:
         names.clear()

@@ -13,6 +13,7 @@ from tests.explain.helpers import codes, first, named, of_job, of_queue
 from tests.factories import claim_one, job, make_job, make_jobs, now, set_columns
 from tests.gates import jobs
 from tests.gates.helpers import add, take, taken, waiting
+from tests.memories import know_no_tasks
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -123,7 +124,7 @@ class TestASlot:
     def test_is_known_to_a_process_that_does_not_know_the_task(self, limited, monkeypatch):
         ids = add(2, limited(concurrency_limit=1))
         taken()
-        monkeypatch.setattr("jobqueue.gates.declared._declared", {})
+        know_no_tasks(monkeypatch)
         one = first(of_job(ids[1]), "slot")
         assert (one.evidence["limit"], one.evidence["jobs"]) == (1, ids[:1])
 

@@ -107,7 +107,7 @@ def test_a_failed_job_has_the_cause_that_its_task_gives():
 def test_what_no_rule_can_be_is_refused_with_the_name_of_the_task(given, kind, words):
     with pytest.raises(kind) as caught:
         task(causes=given)(pay)
-    assert f"causes of {__name__}.pay" in str(caught.value)
+    assert f"task {__name__}.pay: causes" in str(caught.value)
     assert words in str(caught.value)
 
 

@@ -11,11 +11,11 @@ from jobqueue.explain import explain_job
 from jobqueue.flow import breaker, clear_limit, drain, limits, pause, paused, resume, set_limit
 from jobqueue.gates.rules import rules_from
 from jobqueue.models import BreakerState, FlowRule
-from jobqueue.tasks import registry
 from tests.admin.helpers import root
 from tests.app.tasks import greet
 from tests.factories import make_job, now, state
 from tests.gates.helpers import taken
+from tests.memories import know_no_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -145,7 +145,7 @@ def test_what_was_set_before_stays_when_a_call_is_refused():
 
 def test_a_task_that_this_process_has_not_imported_yet_is_looked_for_in_the_apps(monkeypatch):
     """As in a shell, where nothing has imported the tasks."""
-    monkeypatch.setattr(registry, "_tasks", {})
+    know_no_tasks(monkeypatch)
     pause("q", task="tests.app.tasks.greet", reason="test")
     assert [one.task for one in paused()] == ["tests.app.tasks.greet"]
 

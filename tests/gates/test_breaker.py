@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.failures.dependencies import DependencySettings
 from jobqueue.flow import breaker
 from jobqueue.gates import breaker as machine
-from jobqueue.gates import declared
 from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Job
@@ -417,4 +417,4 @@ def test_failures_that_were_counted_with_a_higher_number_count_with_a_lower_one(
 def test_using_another_dependency_does_not_change_that_of_the_task(limited):
     one = limited(dependency="stripe")
     one.using(dependency="other").enqueue()
-    assert declared.dependency_of(one.module_path) == "stripe"
+    assert spec_at(one.module_path).dependency == "stripe"

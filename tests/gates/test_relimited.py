@@ -11,6 +11,7 @@ from jobqueue.transitions import ack
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken
 from tests.marks import finding
+from tests.memories import forget_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -101,7 +102,7 @@ class TestNewCode:
         leases = take()
         assert taken() == []
         retire("old", "stopped", using="default")
-        declared._declared.clear()
+        forget_tasks(declared.tasks())
         self.starts_with("new", make(**after, **fields))
         for job_id in leases:
             ack(leases[job_id])
@@ -173,7 +174,7 @@ class TestNewCode:
         add(30, self.starts_with("old", limited(concurrency_limit=1)))
         taken()
         assert taken() == []
-        declared._declared.clear()
+        forget_tasks(declared.tasks())
         self.starts_with("new", limited())
         sweep()
         assert open_in_time() == 0

@@ -15,6 +15,7 @@ from django.template import Context, Engine
 from jobqueue import enqueue, enqueue_many, handler, task, validation
 from jobqueue.backoff import wait_seconds
 from jobqueue.compat import Task
+from jobqueue.conf import known_tasks
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, ResultError, UnknownMethod, WrongArguments
 from jobqueue.idempotency import idempotent_view, once
 from jobqueue.models import Job
@@ -264,7 +265,7 @@ def test_a_job_whose_arguments_only_the_worker_can_see_is_failed_at_once_with_ca
     monkeypatch, given, payload, version
 ):
     if version is not None:
-        monkeypatch.setitem(registry._tasks, given.module_path, Newer(given, version))
+        monkeypatch.setitem(known_tasks._tasks, given.module_path, Newer(given, version))
         monkeypatch.setattr("jobqueue.tasks.versions._upcasters", {(given.module_path, 1): lambda args, kw: (args, kw)})
     job_id = make_job(payload=payload, task=given.module_path)
     settle_run(claim_one())
@@ -366,6 +367,7 @@ def test_a_decorator_of_functions_refuses_a_task(decorator):
         ("queue", 'pay.using(queue_name="mail")'),
         ("priority", "pay.using(priority=...)"),
         ("dedupe_key", "pay.using(dedupe_key=...)"),
+        ("rate_limit", "write @task(rate_limit=...)"),
     ],
 )
 def test_options_among_the_arguments_name_where_they_belong(option, words):

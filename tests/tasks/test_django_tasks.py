@@ -16,6 +16,7 @@ from jobqueue.transitions import ack, cancel, fail
 from tests.app import tasks
 from tests.factories import claim_one, job, lease_with, make_job, now, run_lease, seconds_from_now, set_columns
 from tests.marks import committed
+from tests.memories import forget_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -312,7 +313,7 @@ def test_a_task_of_another_backend_can_be_sent_here(plain):
 @committed
 def test_a_worker_that_never_enqueued_it_knows_it_too(plain):
     plain.using(backend="default").enqueue(21)
-    registry._tasks.pop(plain.module_path, None)
+    forget_tasks([plain.module_path])
     assert "tests.app.tasks" in list(registry.discover())
     assert run_lease(claim_one("default")).result == "42"
 

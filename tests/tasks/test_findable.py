@@ -16,6 +16,7 @@ from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
 from tests.factories import claim_one, make_job, settle_run
 from tests.marks import committed
+from tests.memories import know_no_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -30,8 +31,8 @@ def function(module, name="send"):
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    for name in ("_tasks", "_late"):
-        monkeypatch.setattr(registry, name, type(getattr(registry, name))())
+    know_no_tasks(monkeypatch)
+    monkeypatch.setattr(registry, "_late", set())
 
 
 def method(self, order_id):

@@ -9,6 +9,7 @@ import pytest
 from jobqueue import task
 from jobqueue.backoff import Backoff
 from jobqueue.compat import TaskResultStatus
+from jobqueue.conf.task_spec import OPTIONS, TaskFields, UsingFields
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue, JobExpired, JobQueueError
@@ -22,6 +23,7 @@ from jobqueue.worker.run.timeouts import Limits, limits_of
 from tests.app import tasks
 from tests.factories import claim_one, job, make_due, now, seconds_from_now, set_columns, settle_run, state
 from tests.marks import committed
+from tests.memories import forget_tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -87,6 +89,12 @@ def test_a_bad_field_is_refused_by_the_decorator(fields):
     with pytest.raises((JobQueueError, TypeError)):
         task(**fields)(tasks.greet.func)
     assert registry.find_task("tests.app.tasks.greet") is tasks.greet
+
+
+def test_the_table_has_the_options_that_the_decorator_and_using_take():
+    of_django = {"queue_name", "priority", "backend"}
+    assert {*TaskFields.__annotations__} - of_django == {*OPTIONS}
+    assert {*UsingFields.__annotations__} - {*TaskFields.__annotations__} == {"run_after"}
 
 
 def test_using_refuses_what_belongs_to_the_decorator():
@@ -215,7 +223,7 @@ def wait_of(backoff, error=None):
 
 def decorated(**fields):
     """tests.app.tasks.greet, as another release decorates it."""
-    registry._tasks.pop("tests.app.tasks.greet", None)
+    forget_tasks(["tests.app.tasks.greet"])
     return task(**fields)(tasks.greet.func)
 
 
@@ -272,6 +280,12 @@ def test_a_job_cannot_carry_a_function():
 def test_options_that_another_program_got_wrong_fail_the_job_as_bad_format(bad):
     set_columns(int(tasks.greet.enqueue("ann", 1).id), options=bad)
     assert run_due().cause == "format"
+
+
+@committed
+def test_an_option_that_is_null_is_not_given():
+    set_columns(int(tasks.greet.enqueue("ann", 1).id), options={"timeout_seconds": None, "retry_on": None})
+    assert run_due().result == "ann 1"
 
 
 @committed
@@ -359,6 +373,12 @@ def test_a_job_of_an_earlier_path_is_run_and_read(own_registry):
     job_id = stored({"args": ["ann", 1]}, "tests.app.old.welcome")
     assert run_due().result == "ann 1"
     assert renamed.get_result(str(job_id)).return_value == "ann 1"
+
+
+def test_using_registers_nothing(own_registry):
+    renamed = decorated(aliases=["tests.app.old.welcome"], on_crash="hold")
+    renamed.using(timeout_seconds=5)
+    assert registry.find_task("tests.app.old.welcome") is renamed
 
 
 def test_a_task_is_stronger_than_an_alias_and_an_alias_is_of_one_task(own_registry):

@@ -8,10 +8,10 @@ from django.core.management import call_command
 
 from jobqueue import task
 from jobqueue.cli import explain
-from jobqueue.tasks import registry
 from tests.app import tasks
 from tests.cli.helpers import printed, refused
 from tests.factories import make_in_state, make_job, set_columns
+from tests.memories import forget_tasks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
@@ -39,7 +39,7 @@ def test_every_kind_is_told_with_its_reason():
     gone = [stored(None, "gone.away") for _ in range(3)]
     newer = stored(7)
     make_job("nobody-handles-this", payload=5)
-    registry._tasks.pop("tests.app.tasks.greet")
+    forget_tasks(["tests.app.tasks.greet"])
     third = task(version=3)(tasks.greet.func)
     third.upcaster(from_version=1)(lambda args, kwargs: (args, kwargs))
     first = stored(None)

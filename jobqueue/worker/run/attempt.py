@@ -17,9 +17,9 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.backoff import default_backoff
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
+from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
@@ -37,7 +37,7 @@ from jobqueue.payload import JSON, readable
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.tasks.findable import workers_import
-from jobqueue.tasks.options import RunOptions, options_of
+from jobqueue.tasks.options import options_of
 from jobqueue.tasks.results import failed_result, task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
@@ -114,7 +114,7 @@ class Outcome:
     def chosen_delay(self) -> float:
         """The wait before the next attempt, by the policy of the task or of the settings."""
         if self.delay_seconds is None:
-            self.delay_seconds = default_backoff().delay_seconds(self.lease.attempt)
+            self.delay_seconds = load().backoff.delay_seconds(self.lease.attempt)
         return self.delay_seconds
 
     def slack_seconds(self, delay_seconds: float) -> float:
@@ -151,7 +151,7 @@ class Attempt:
         self.begun = time.monotonic()
         self.lease, self.context = lease, JobContext(lease, asked_to_stop)
         self.task: AnyTask | None = None
-        self.options: RunOptions = None  # the task, or the job's own options
+        self.options: TaskSpec = NO_OPTIONS  # of the task, or the job's own
         self.result: Encoded | None = None
         self.error: BaseException | None = None
         self.misfit = False  # the arguments are not those of the function, which no other attempt changes
@@ -251,9 +251,9 @@ class Attempt:
             self.context.result if self.context.finished else self.result,
             self.error,
             following.delay_seconds,
-            dependency=getattr(self.options, "dependency", None),
+            dependency=self.options.dependency,
             retry_until=following.until,
-            ack_each=getattr(self.options, "ack_each", False) or load().queue_ack_each(self.lease.queue),
+            ack_each=self.options.ack_each or load().queue_ack_each(self.lease.queue),
             coroutine=coroutine,
             task=self.task,
             context=context,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from jobqueue import otel
+from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.db.retry import count_refused_job
 from jobqueue.tasks import registry
@@ -41,7 +42,7 @@ class Run:
     asked_to_stop: Callable[[], bool]
     context: Context | None = None  # the contextvars in which perform() is called
 
-    def around(self, options: object) -> AbstractContextManager[object]:
+    def around(self, options: TaskSpec) -> AbstractContextManager[object]:
         """Applies the time limits of a task with these options."""
         return self.watch.limited(limits_of(options), self.slot)
 
@@ -61,7 +62,7 @@ class InlineRun:
         """Never."""
         return False
 
-    def around(self, options: object) -> AbstractContextManager[object]:
+    def around(self, options: TaskSpec) -> AbstractContextManager[object]:
         """The context managers entered around one run."""
         return self._surroundings
 
@@ -84,7 +85,7 @@ def perform(leases: Sequence[Lease], run: Run | InlineRun) -> list[Outcome]:
     try:
         with otel.running(attempts), nullcontext() if inline else own_calls():
             if (function := batch_function(leases[0])) is not None:
-                call_batch(function if inline else checked(function), attempts, run.around(None))
+                call_batch(function if inline else checked(function), attempts, run.around(NO_OPTIONS))
             else:
                 _call(attempts[0], run, inline)
     finally:

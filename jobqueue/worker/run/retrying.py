@@ -8,11 +8,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from jobqueue.backoff import default_backoff, retry_after, wait_seconds
+from jobqueue.backoff import retry_after, wait_seconds
+from jobqueue.conf import load
+from jobqueue.conf.task_spec import TaskSpec
 from jobqueue.exceptions import JobQueueError, PayloadError, Retry, Snooze
 from jobqueue.failures import is_permanent
 from jobqueue.tasks import registry
-from jobqueue.tasks.options import RunOptions, may_retry, options_of
+from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import Also
 from jobqueue.transitions.first_due import first_due, with_first_due
@@ -39,7 +41,7 @@ class NextAttempt(NamedTuple):
 
 
 def next_attempt(
-    options: RunOptions,
+    options: TaskSpec,
     lease: Lease,
     error: BaseException,
     run_seconds: float,
@@ -51,19 +53,19 @@ def next_attempt(
     if issubclass(type(error), Snooze):
         return NextAttempt(delay, also=_also(options, lease, failed=False))
     retry = issubclass(type(error), Retry) or may_retry(options, error)
-    limit, until = getattr(options, "retry_until_seconds", None), None
+    limit, until = options.retry_until_seconds, None
     if limit is not None and retry:
         if delay is None:
-            delay = default_backoff().delay_seconds(lease.attempt)
+            delay = load().backoff.delay_seconds(lease.attempt)
         begins = lease.locked_at + timedelta(seconds=run_seconds + delay)
         until = first_due(lease).instant + timedelta(seconds=limit)
         retry = begins <= until
     return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
 
 
-def is_too_late(options: RunOptions, lease: Lease) -> bool:
+def is_too_late(options: TaskSpec, lease: Lease) -> bool:
     """Whether this run is a retry that begins after the task's retry_until_seconds."""
-    limit = getattr(options, "retry_until_seconds", None)
+    limit = options.retry_until_seconds
     if limit is None:
         return False
     due = first_due(lease)
@@ -80,19 +82,19 @@ def needs(lease: Lease) -> tuple[str | None, float]:
     except PayloadError:
         return lease.dependency, 0.0
     ends = [] if lease.expires_at is None else [lease.expires_at]
-    limit = getattr(options, "retry_until_seconds", None)
+    limit = options.retry_until_seconds
     if limit is not None and (due := first_due(lease)).kept:
         ends.append(due.instant + timedelta(seconds=limit))
     slack = (min(ends) - lease.locked_at).total_seconds() - LATE_SECONDS if ends else math.inf
-    return lease.dependency or getattr(options, "dependency", None), slack
+    return lease.dependency or options.dependency, slack
 
 
-def _delay(options: RunOptions, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
+def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
     if is_permanent(error):
         return None
     if issubclass(type(error), Retry | Snooze) and (asked := getattr(error, "after_seconds", None)) is not None:
         return float(asked)
-    backoff, delay = getattr(options, "backoff", None), None
+    backoff, delay = options.backoff, None
     if backoff is not None:
         try:
             delay = wait_seconds(backoff, lease.attempt, error, task_result)
@@ -102,15 +104,15 @@ def _delay(options: RunOptions, lease: Lease, error: BaseException, task_result:
     if asked is None:
         return delay
     # The longer one: a service that asks for a second each time would use up the attempts at once.
-    return max(asked, default_backoff().delay_seconds(lease.attempt) if delay is None else delay)
+    return max(asked, load().backoff.delay_seconds(lease.attempt) if delay is None else delay)
 
 
-def _also(options: RunOptions, lease: Lease, *, failed: bool) -> Also | None:
-    after, queue, kept = getattr(options, "move_after", None), None, None
+def _also(options: TaskSpec, lease: Lease, *, failed: bool) -> Also | None:
+    after, queue, kept = options.move_after, None, None
     if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
-        moved_to = getattr(options, "move_to", None)
+        moved_to = options.move_to
         queue = moved_to if moved_to != lease.queue else None
-    if getattr(options, "retry_until_seconds", None) is not None:
+    if options.retry_until_seconds is not None:
         due = first_due(lease)
         known = lease.options if isinstance(lease.options, dict) else {}
         changed = known if failed or lease.attempt == due.attempts + 1 else known | {SNOOZED: lease.attempt}

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import NamedTuple, Protocol, TypeVar
 
 from jobqueue.conf import load
+from jobqueue.conf.task_spec import TaskSpec
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.worker.run import job_fork
 from jobqueue.worker.shared.cleanup import doubt_connections
@@ -35,10 +36,10 @@ _UNLIMITED = Limits(None, None)
 _NO_LIMITS: AbstractContextManager[None] = nullcontext()
 
 
-def limits_of(options: object) -> Limits:
+def limits_of(options: TaskSpec) -> Limits:
     """The limits of a task, or of a job's own options; JOBQUEUE's where those have none, as for a handler."""
     settings = load()
-    soft, hard = getattr(options, "timeout_seconds", None), getattr(options, "hard_timeout_seconds", None)
+    soft, hard = options.timeout_seconds, options.hard_timeout_seconds
     return Limits(
         settings.timeout_seconds if soft is None else soft,
         settings.hard_timeout_seconds if hard is None else hard,

@@ -376,9 +376,9 @@ GROUPS = [
     ),
     mutant(
         "arguments by place and by name have different keys",
-        "tasks/uniqueness.py",
+        "tasks/signature.py",
         "hashed_key",
-        'by_place(task, payload["args"], payload["kwargs"])',
+        '_by_place(task, payload["args"], payload["kwargs"])',
         '(payload["args"], payload["kwargs"])',
         "tests/producer/test_unique.py",
     ),
