@@ -274,6 +274,8 @@ def test_the_public_names_can_be_imported_before_apps_are_ready():
     import jobqueue
 
     code = f"from jobqueue import {', '.join(jobqueue.__all__)}; print(current_job())"
+    # What needs no app can be used in settings and in conftest.py.
+    code += "; from jobqueue.testing import inject, travel"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={"PATH": "/usr/bin"}
     )
