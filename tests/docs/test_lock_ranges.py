@@ -80,14 +80,6 @@ def test_the_page_shows_what_the_server_says(footprints):
     assert block.findall(PAGE.read_text()) == said
 
 
-def test_the_pictures_show_what_the_server_says(footprints):
-    for name, footprint in (("locks-index", footprints[2]), ("locks-no-index", footprints[3])):
-        path = ROOT / "docs" / "img" / f"{name}.svg"
-        if WRITE:
-            path.write_text(footprint.as_svg())
-        assert path.read_text() == footprint.as_svg()
-
-
 def test_two_that_check_and_then_insert_deadlock():
     make_seats()
     both = threading.Barrier(2)
