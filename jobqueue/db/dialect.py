@@ -177,6 +177,15 @@ class Dialect(Seeks):
         with transaction.atomic(using=connection.alias):
             yield
 
+    @contextmanager
+    def limited_transaction(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """transaction(), which the server rolls back if the session idles in it for `seconds`, where it can do that.
+
+        For one transaction on a session whose others may take longer; see limit_idle_transactions().
+        """
+        with self.transaction(connection):
+            yield
+
     # ---- inserts
     #: suffix of an INSERT that then returns the id, where the driver does not report it
     returning_id_sql = ""

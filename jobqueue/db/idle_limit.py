@@ -1,8 +1,8 @@
 """The sessions of a worker's own threads: the server ends one that idles within a transaction.
 
 Of a process that is frozen (SIGSTOP, a paused machine, a host that was cut off) the locks would stay until it goes on.
-Sessions of jobs are left alone: a finish() block may take as long as it wants. docs/explanation/locking.md says how
-each server does it.
+Sessions of jobs are left alone: a finish() block may take as long as it wants. Those of relays, which run subscribers,
+have the limit in their claims only. docs/explanation/locking.md says how each server does it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.db import vendor
+from jobqueue.db.idle_limit import IDLE_SECONDS
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
 from jobqueue.outbox import lanes, statements
@@ -151,7 +152,9 @@ class EventClaimer:
     def _take(self, heads: Mapping[int, int], limit: int) -> Batch | None:
         using = self._using
         keys, topics = {lane: heads[lane] for lane in heads if lane > 0}, [lane for lane in heads if lane < 0]
-        with vendor(using).transaction(connections[using]):
+        # A relay that is frozen in here must not keep the events: the session of a relay has no limit of its own, for
+        # subscribers may take as long as they want.
+        with vendor(using).limited_transaction(connections[using], IDLE_SECONDS):
             taken = self._lock_fronts(keys, max(1, limit // len(heads)))
             for left, lane in zip(range(len(topics), 0, -1), topics, strict=True):
                 taken.append(self._lock_due(lane, max(1, (limit - sum(map(len, taken))) // left)))

@@ -124,6 +124,8 @@ def _initialise_mariadb(record: Record, program: Program, password: str, cancel:
     parts += ["FLUSH PRIVILEGES;\n", _accounts(password)]
     script.write_text("".join(parts))
     options = ["--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K", "--skip-log-bin"]
+    # Two that are made at the same time would use the same names of temporary tables in /tmp.
+    options.append(f"--tmpdir={_inside(record, program, '.')}")
     run_logged([*_mysqld(record, program), *options], Path(record.log), cancel, stdin=script)
     script.unlink()
 

@@ -33,6 +33,8 @@ class MariaDB(MySQL):
     diagnostics = MariaDBDiagnostics()
     set_up = MariaDBSetUp()
 
+    idle_variable = "idle_transaction_timeout"
+
     # As it is: JSON is kept as it was written, and statements of others are shown whatever is in them.
     json_parameter = Dialect.json_parameter
     text_parameter = Dialect.text_parameter
@@ -49,9 +51,9 @@ class MariaDB(MySQL):
 
     def limit_idle_transactions(self, connection: BaseDatabaseWrapper, seconds: float) -> None:
         """idle_transaction_timeout, in whole seconds."""
-        own, limit = "@@SESSION.idle_transaction_timeout", math.ceil(seconds)
+        own, limit = f"@@SESSION.{self.idle_variable}", math.ceil(seconds)
         with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION idle_transaction_timeout = IF({own} BETWEEN 1 AND {limit}, {own}, {limit})")
+            cursor.execute(f"SET SESSION {self.idle_variable} = IF({own} BETWEEN 1 AND {limit}, {own}, {limit})")
 
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:

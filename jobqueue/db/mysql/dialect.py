@@ -29,7 +29,7 @@ from jobqueue.db.mysql.server import (
     server_problems,
     write_refusal,
 )
-from jobqueue.db.mysql.session import limit_by_variables, limit_in_transactions
+from jobqueue.db.mysql.session import limit_by_variables, limit_in_transactions, transactions_limited
 from jobqueue.db.mysql.set_up import MySQLSetUp
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.set_up import SetUp
@@ -130,6 +130,9 @@ class MySQL(Dialect):
         """By a join with the SELECT that locks, which is run first."""
         return hints.update_unlocked(self.lock_rows(queryset), changes)
 
+    #: how long a session may idle within a transaction; on MySQL also outside of one
+    idle_variable = "wait_timeout"
+
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """READ COMMITTED for this transaction only, whatever the session has or the caller has set for the next one."""
@@ -139,6 +142,13 @@ class MySQL(Dialect):
             if not inside:
                 with connection.cursor() as cursor:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            yield
+
+    @contextmanager
+    def limited_transaction(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """By the variable of the session, in whole seconds. Costs one round trip in each session."""
+        connection.ensure_connection()
+        with transactions_limited(connection, self.idle_variable, seconds), self.transaction(connection):
             yield
 
     def insert(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.sockets import one_value, restored
+
+#: an attribute of connections: a session, and what it has between transactions
+_USUAL = "_jobqueue_usual_limit"
 
 
 @contextmanager
@@ -37,22 +40,47 @@ def limit_in_transactions(connection: BaseDatabaseWrapper, seconds: float) -> No
     so it costs no round trip. Between transactions a session may idle as before: if the server ended it there, the
     worker would have to open it again, perhaps when the server has no connection left.
     """
-    usual = int(one_value(connection, "SELECT @@SESSION.wait_timeout"))
-    short = min(usual, math.ceil(seconds))
-    begin, end = (f"SET autocommit = {on}, SESSION wait_timeout = {limit}" for on, limit in ((0, short), (1, usual)))
     wrapper: Any = connection
-    session, plain = wrapper.connection, type(wrapper)._set_autocommit
+    wrapper._set_autocommit = _limiting(wrapper, "wait_timeout", seconds)
+    wrapper._set_autocommit(True)
 
-    def send(statement: str) -> None:
-        # Without Django's cursor, as its own statement about autocommit.
-        with wrapper.wrap_database_errors, session.cursor() as cursor:
-            cursor.execute(statement)
+
+@contextmanager
+def transactions_limited(connection: BaseDatabaseWrapper, variable: str, seconds: float) -> Iterator[None]:
+    """A block in which `variable` limits how long the session may idle within a transaction."""
+    wrapper: Any = connection
+    if "_set_autocommit" in vars(wrapper):
+        yield
+        return
+    wrapper._set_autocommit = _limiting(wrapper, variable, seconds)
+    try:
+        yield
+    finally:
+        del wrapper._set_autocommit
+
+
+def _limiting(wrapper: Any, variable: str, seconds: float) -> Callable[[bool], None]:
+    """_set_autocommit() of this session, with the limit in the same statement."""
+    session, plain = wrapper.connection, type(wrapper)._set_autocommit
+    usual = _usual(wrapper, variable)
+    short = min(usual or math.inf, math.ceil(seconds))
+    begin, end = (f"SET autocommit = {on}, SESSION {variable} = {limit}" for on, limit in ((0, short), (1, usual)))
 
     def set_autocommit(on: bool) -> None:
         if wrapper.connection is session:
-            send(end if on else begin)
+            # Without Django's cursor, as its own statement about autocommit.
+            with wrapper.wrap_database_errors, session.cursor() as cursor:
+                cursor.execute(end if on else begin)
         # The driver sends nothing where autocommit is as it is to be.
         plain(wrapper, on)
 
-    send(end)
-    wrapper._set_autocommit = set_autocommit
+    return set_autocommit
+
+
+def _usual(wrapper: Any, variable: str) -> int:
+    """What the session has between transactions, asked for once in each session."""
+    session, value = vars(wrapper).get(_USUAL, (None, 0))
+    if session is not wrapper.connection:
+        value = int(one_value(wrapper, f"SELECT @@SESSION.{variable}"))
+        setattr(wrapper, _USUAL, (wrapper.connection, value))
+    return int(value)

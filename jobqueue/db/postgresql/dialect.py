@@ -225,14 +225,14 @@ class PostgreSQL(Dialect):
         """idle_in_transaction_session_timeout, of the session."""
         if connection.settings_dict.get("OPTIONS", {}).get("pool") or is_pooled(connection):
             return
-        name, limit = "idle_in_transaction_session_timeout", round(1000 * seconds)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config(name, %s, false) FROM pg_settings "
-                "WHERE name = %s AND (setting::bigint = 0 OR setting::bigint > %s)",
-                [f"{limit}ms", name, limit],
-            )
-            cursor.fetchall()
+        _limit_idle(connection, seconds, of_transaction=False)
+
+    @contextmanager
+    def limited_transaction(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """idle_in_transaction_session_timeout, of the transaction: it goes with it, also behind a pooler."""
+        with self.transaction(connection):
+            _limit_idle(connection, seconds, of_transaction=True)
+            yield
 
     is_pooled = staticmethod(is_pooled)
     limit_reads = staticmethod(limited)
@@ -277,3 +277,15 @@ class PostgreSQL(Dialect):
 
     def error_code(self, error: BaseException) -> str:
         return sqlstate(error) or type(error).__name__
+
+
+def _limit_idle(connection: BaseDatabaseWrapper, seconds: float, *, of_transaction: bool) -> None:
+    """Limit how long the session idles in a transaction, or in this one, unless it has a shorter limit."""
+    name, limit = "idle_in_transaction_session_timeout", round(1000 * seconds)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT set_config(name, %s, {'true' if of_transaction else 'false'}) FROM pg_settings "
+            "WHERE name = %s AND (setting::bigint = 0 OR setting::bigint > %s)",
+            [f"{limit}ms", name, limit],
+        )
+        cursor.fetchall()
