@@ -48,7 +48,8 @@ def test_acks_are_written_on_another_connection(work, task):
 def test_an_end_whose_row_stays_locked_by_the_connection_that_hangs_is_left_for_later(work):
     enqueue_times(10, tasks.boom.using(max_attempts=1))
     group = work(rb"INSERT INTO .job_attempt")
-    wait_until(lambda: ended() == 9, what="the ends of the others")
+    # MySQL and MariaDB may have ended the session that hangs, which idles in its transaction, before the last of these.
+    wait_until(lambda: ended() >= 9, what=lambda: f"9 ends, but {ended()}")
     group.prints("the database has not answered")
     # As the server does when it finds out that nobody is there.
     kill_sessions()
