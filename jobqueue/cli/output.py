@@ -166,8 +166,8 @@ def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: M
     """Print what look() returns again after each period of --watch. Returns 0 when it is interrupted.
 
     It goes on after an error of the database, with a line about it on stderr, and ends when nobody reads `out` any
-    more. On a terminal each block replaces the one before, below a line with `words`; elsewhere an empty line is
-    between two, and with --json each is a line.
+    more. On a terminal each block replaces the one before, below a line with `words`. In a file or a pipe an empty line
+    separates them, and with --json each is a line.
     """
     seconds: float = given["watch"]
     plain = given["json"] or given["verbosity"] < 1

@@ -34,7 +34,7 @@ def marked(text: str) -> str:
 
 
 class LockKind(StrEnum):
-    """What of an index or a table is locked."""
+    """The part of an index or a table that a lock covers."""
 
     TABLE = "table"
     RECORD = "record"  # the entry alone (on PostgreSQL: the row)

@@ -25,7 +25,7 @@ LEASE_SECONDS_MIN = 10.0
 ANSWER_SECONDS = 2.0
 #: how long a library may take in all: its first use imports it, and not all keep to the limit
 GIVE_UP_SECONDS = 4.0
-#: driver options that end the wait for a lost connection. Without them, the thread waits for ever.
+#: the driver options that end a wait for a lost connection; a thread without them waits for ever
 _TIMEOUTS = {"mysql": ("read_timeout", "write_timeout"), "postgresql": ("tcp_user_timeout", "keepalives_idle")}
 _NO_SERVER = (None, "auto", "off")
 _WITHOUT = {"WAKEUP": "Without wake-ups, workers find new jobs only by polling.", "REDIS_URL": "redis_lock() fails."}

@@ -21,7 +21,7 @@ from tests.settings import VENDOR
 pytestmark = [
     committed,
     pytest.mark.skipif(
-        VENDOR != "mysql", reason="elsewhere no session can lock the index entry of a row that has ended"
+        VENDOR != "mysql", reason="only on MySQL can a session lock the index entry of a row that has ended"
     ),
 ]
 

@@ -92,7 +92,7 @@ class Command(BaseCommand):
         if given["subcommand"] is not None:
             return SUBCOMMANDS[given["subcommand"]].perform(self.stdout, using, given)
         more = ["Sub-commands: manage.py jobs --help"] if given["verbosity"] > 0 else []
-        # Nobody would ask for nothing: the table is printed at any verbosity.
+        # Without a sub-command the table is all there is, so it is printed at any verbosity.
         return show(Result(lines=[*stats.summary(using), *more]), self.stdout, {"verbosity": 1})
 
     def _fail(self, using: str, text: str, error: Exception) -> NoReturn:
