@@ -73,8 +73,10 @@ class Group:
 
     def wait_told_again(self, number):
         """Its exit status, after a second signal `number`: two that come before the first is handled are one."""
-        wait_until(lambda: self.has_ended() or self.signal(number), what="the end of the command")
-        return self.process.poll()
+        # It may end, and be reaped by the process that started it, between a look and the signal.
+        with suppress(ProcessLookupError):
+            wait_until(lambda: self.has_ended() or self.signal(number), what="the end of the command")
+        return self.wait()
 
     def causes(self, event, what):
         """Wait for `event`; without it, `what` and all that was printed are the failure. At once if the group ends."""
