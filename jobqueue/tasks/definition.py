@@ -164,12 +164,12 @@ def check_priority(priority: object) -> None:
 
 def refuse_unknown(given: Collection[str], known: Collection[str], where: str) -> None:
     """Raise InvalidType for a field of `given` that @task or using() does not have."""
-    elsewhere = _IN_USING if where == "@task" else _IN_TASK
+    belongs_in = _IN_USING if where == "@task" else _IN_TASK
     for name in given:
         if name not in known:
             advice = option_advice(name, "@task" if where == "@task" else ".using")
             near = f" ({advice})" if advice else did_you_mean(name, known)
-            hint = f" (it belongs in {elsewhere[name]})" if name in elsewhere else near
+            hint = f" (it belongs in {belongs_in[name]})" if name in belongs_in else near
             raise InvalidType(
                 f"{where} has no field {name!r}{hint}. Nothing was written; the fields are {', '.join(sorted(known))}."
             )

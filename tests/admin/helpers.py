@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from django.contrib.auth.models import Permission, User
+from django.core.cache.backends.locmem import LocMemCache
 from django.test import Client
 from django.urls import reverse
 
@@ -17,6 +18,16 @@ SCRIPT = "<script>alert(1)</script>"
 #: what limits the time of a page's statements: it reads the session's limit, sets one and sets the old one again
 LIMIT_STATEMENTS = {"mysql": 3, "mariadb": 3, "postgres": 5}.get(VENDOR, 0)
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "javascript:alert(1)", "{{7*7}}", "a\u202eb"]
+
+
+class KeepsAll(LocMemCache):
+    """A cache whose entries never expire: on a busy machine two looks may be further apart than they are kept."""
+
+    def set(self, key, value, timeout=None, version=None):
+        super().set(key, value, None, version)
+
+
+KEEPS_ALL = {"default": {"BACKEND": f"{__name__}.KeepsAll", "LOCATION": "keeps-all"}}
 
 
 def person(*codenames, name="ann", staff=True):

@@ -9,7 +9,13 @@ from django.db import connection
 
 from tests.launch import ROOT
 
-_CODE = "import sys; from django.core.management import execute_from_command_line as run; run(sys.argv)"
+#: a shell starts what it puts in the background with SIGINT ignored, and a command inherits that
+_CODE = """
+import signal, sys
+from django.core.management import execute_from_command_line
+signal.signal(signal.SIGINT, signal.default_int_handler)
+execute_from_command_line(sys.argv)
+"""
 
 
 @contextmanager
