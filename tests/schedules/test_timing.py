@@ -45,6 +45,7 @@ def changes_of(zone, since, until):
     return found
 
 
+@cache
 def values(field, low, high):
     """The numbers that a field of the expressions above names."""
     names = {"SUN": "0"}
