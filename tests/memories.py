@@ -2,6 +2,8 @@
 
 import logging
 
+from django.core.cache import cache
+
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import known_tasks
@@ -50,6 +52,8 @@ def reset():
         for handler in [one for one in logger.handlers if isinstance(one, LogHandler)]:
             logger.removeHandler(handler)
             logger.propagate = True
+    # What pages of the admin keep for a few seconds.
+    cache.clear()
     for memory in MEMORIES:
         memory.clear()
     JobQueueInstrumentor().uninstrument()

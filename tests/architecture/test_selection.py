@@ -221,11 +221,14 @@ def run_of(sent, skipped=()):
 
 def test_each_statement_has_two_tests_of_its_room_and_others_only_where_those_are_missing():
     many = {f"gates/test_a.py::t{n}": ["A", "B"] for n in range(4)}
-    run = run_of({**many, "admin/test_p.py::page": ["A", "C"], "faults/test_w.py::walk": ["A", "B", "C"]})
+    pages = {"admin/test_p.py::page": ["A", "C", "D"], "admin/test_p.py::list": ["D"]}
+    run = run_of({**many, **pages, "faults/test_w.py::walk": ["A", "B", "C"]})
     found = renewed(StatementMap(), {"mysql": run}, whole=True).statements
-    assert [len(found[text].tests["mysql"]) for text in "ABC"] == [2, 2, 2]
+    assert [len(found[text].tests["mysql"]) for text in "ABCD"] == [2, 2, 1, 2]
     assert all(test.startswith("gates/") for text in "AB" for test in found[text].tests["mysql"])
-    assert set(found["C"].tests["mysql"]) == {"admin/test_p.py::page", "faults/test_w.py::walk"}
+    # A page asserts nothing about what a statement of another room has done.
+    assert found["C"].tests["mysql"] == ("faults/test_w.py::walk",)
+    assert set(found["D"].tests["mysql"]) == {*pages}
 
 
 def test_mariadb_has_tests_only_for_statements_that_mysql_does_not_send():

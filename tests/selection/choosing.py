@@ -10,6 +10,8 @@ from tests.selection.statement_map import DATABASES, ENOUGH, Statement, Statemen
 
 #: the folders in which a test asserts what a statement did, whatever room sends it; pages, commands and docs do not
 KINDS = ("races", "faults")
+#: the folders whose tests send what many rooms send, and assert something else
+WITHOUT_EFFECT = ("plans", "docs", "bench", "proofs", "admin", "cli", "masking", "own_database")
 UNKNOWN_SECONDS = 0.05
 #: rooms whose statements are tested in folders of other names
 TESTED_IN = {
@@ -126,11 +128,11 @@ def _asserting(tests: Iterable[str], room: str) -> set[str]:
         return own
     others = tests - own
     kinds = {test for test in others if test.split("/")[0] in KINDS}
-    plain = {test for test in others if test.split("/")[0] not in ("plans", "docs", "bench", "proofs", "admin", "cli")}
-    for more in (kinds, plain, others):
-        if len(own | more) >= ENOUGH:
-            return own | more
-    return own | others
+    plain = {test for test in others if test.split("/")[0] not in WITHOUT_EFFECT}
+    if len(own | kinds) >= ENOUGH:
+        return own | kinds
+    # What walks through pages and commands asserts nothing about a statement: it counts only where nothing else does.
+    return own | plain or others
 
 
 def _known(old: StatementMap, runs: Mapping[str, Recorded]) -> dict[str, tuple[str, ...]]:
