@@ -16,11 +16,11 @@ class JobQueueConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and the receivers that write log lines and lock statistics."""
         from jobqueue import checks, log_format
-        from jobqueue.db import redone
+        from jobqueue.db.retry import observe_refusals
         from jobqueue.lockstats import recorder
         from jobqueue.signals import transaction_retried
 
         checks.register()
         log_format.connect()
         transaction_retried.connect(recorder.record_deadlock, dispatch_uid="jobqueue.locks")
-        redone.observe(recorder.refused)
+        observe_refusals(recorder.refused)

@@ -26,9 +26,8 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
 from jobqueue.tasks import registry
-from jobqueue.tasks.calls import Call
-from jobqueue.tasks.definition import JobTask
-from jobqueue.tasks.findable import misplaced, never_run, warn_if_lost
+from jobqueue.tasks.definition import Call, JobTask
+from jobqueue.tasks.discovery import misplaced, never_run, warn_if_lost
 from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.signature import hashed_key
@@ -213,7 +212,7 @@ class JobQueueBackend(BaseTaskBackend):
         added: dict[int, NewJob] | None = None,
     ) -> list[TaskResult[JSON]]:
         from jobqueue.producer.enqueueing import add_many
-        from jobqueue.tasks.many_results import results_of
+        from jobqueue.tasks.results import results_of
 
         if jobs and (expires := spec_of(task).expiry) is not None:
             until = self._expires_at(expires, jobs[0].run_at)

@@ -25,18 +25,17 @@ from jobqueue.alarms.recipients import alarm_problems
 from jobqueue.conf.known_tasks import having
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
-from jobqueue.db.opening import pool_problem
+from jobqueue.db.sessions import pool_problem
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout, WrongSettings
 from jobqueue.failures.project import missing_class
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
-from jobqueue.schedules.from_settings import check_problems
-from jobqueue.tasks.findable import unfindable
-from jobqueue.tasks.policy import nesting_problems, policy_problems
-from jobqueue.tasks.setting import entry_problems, unused_problem
-from jobqueue.wakeup.redis_server import find_server
+from jobqueue.schedules.declaring import check_problems
+from jobqueue.tasks.checks import entry_problems, nesting_problems, policy_problems, unused_problem
+from jobqueue.tasks.discovery import unfindable
+from jobqueue.wakeup.redis_client import find_server
 
 SKEW_SECONDS = 5.0
 #: how long each statement of the checks that ask the database may take

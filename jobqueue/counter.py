@@ -6,14 +6,12 @@ import random
 import threading
 
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
 from django.db.models import Sum
 
 from jobqueue.context.single_database import refuse_transaction_elsewhere
-from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.upsert import upsert
 from jobqueue.models import CounterShard
 from jobqueue.validation import check_int, check_lock_name
 
@@ -55,7 +53,12 @@ class ShardedCounter:
         if not self._named:
             refuse_transaction_elsewhere(self.using, "ShardedCounter.add()")
         shard = _here.number % self.shards
-        retry_transient("counter", lambda: _add(self.name, shard, n, self.using), using=self.using, repeatable=False)
+
+        def add() -> None:
+            keys = ("counter_key", "shard")
+            upsert(CounterShard, [(self.name, shard, n)], keys=keys, added="total", using=self.using)
+
+        retry_transient("counter", add, using=self.using, repeatable=False)
 
     def value(self) -> int:
         """The sum of what was committed, and of what the caller's transaction has added; 0 for a new counter."""
@@ -70,13 +73,3 @@ class ShardedCounter:
     async def avalue(self) -> int:
         """value() for coroutines."""
         return await sync_to_async(self.value)()
-
-
-def _add(name: str, shard: int, n: int, using: str) -> None:
-    """Add `n` to one part of a counter, which is made if need be; one statement."""
-    connection, dialect = connections[using], vendor(using)
-    table, key = connection.ops.quote_name(CounterShard._meta.db_table), dialect.text_parameter(connection, name)
-    sql = f"INSERT INTO {table} (counter_key, shard, total) VALUES ({placeholder(key)}, %s, %s) "
-    sql += dialect.on_conflict_sql(table, "counter_key, shard", "total = {row}total + %s")
-    with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
-        cursor.execute(sql, [key, shard, n, n])

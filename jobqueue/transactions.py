@@ -23,9 +23,8 @@ from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.dialect import ErrorKind, Fault
-from jobqueue.db.redone import Refusal, report
-from jobqueue.db.retry import count_refusal
-from jobqueue.db.sockets import close_if_ended
+from jobqueue.db.retry import Refusal, count_refusal, report_refusal
+from jobqueue.db.sessions import close_if_ended
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.db.writable import M, check_lock_options, check_queryset
 from jobqueue.exceptions import (
@@ -126,7 +125,7 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
                 raise
             kind = _kind(error, using)
             if attempt == attempts:
-                report(Refusal("retry_transaction", kind, redone=False))
+                report_refusal(Refusal("retry_transaction", kind, redone=False))
                 error.add_note(
                     f"{name}() was tried {attempts} times, each time undone by the database. Nothing is stored."
                 )

@@ -188,6 +188,23 @@ def check_id(number: object, what: str = "a job id") -> int:
     return number
 
 
+#: ids of one list
+IDS_MAX = 10_000
+
+
+def check_ids(given: object) -> list[int]:
+    """The ids of a list, in order and each once. Raises InvalidValue, InvalidType."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise InvalidType(f"job_ids must be a list of job ids, got {type(given).__name__}. Nothing was written.")
+    ids = sorted({check_id(job_id) for job_id in given})
+    if len(ids) > IDS_MAX:
+        raise InvalidValue(
+            f"job_ids has {len(ids)} ids, {IDS_MAX} are the most. Nothing was written; choose them in another way, "
+            "or call it for a part of them."
+        )
+    return ids
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """ " (did you mean 'X'?)" with the word of `known` nearest to `word`, whatever their case; "" if none is near."""
     given, by_lower = str(word).lower(), {name.lower(): name for name in known}

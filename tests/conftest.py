@@ -80,7 +80,7 @@ def forgetful():
 def tolerant_of_round_trips(request, monkeypatch):
     """No busy machine is taken for a slow database, but in modules with MEASURES_ROUND_TRIPS."""
     if not getattr(request.module, "MEASURES_ROUND_TRIPS", False):
-        monkeypatch.setattr("jobqueue.explain.slowness.ROUND_TRIP_SECONDS", 60.0)
+        monkeypatch.setattr("jobqueue.explain.database.ROUND_TRIP_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -17,18 +17,18 @@ from jobqueue.producer import back_pressure
 from jobqueue.schedules import declaring
 from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry, versions
-from jobqueue.transitions.claiming import aging
-from jobqueue.wakeup.redis import RedisNotifier
-from jobqueue.worker.child import parked
+from jobqueue.transitions.claiming import candidates
+from jobqueue.wakeup.notifiers import RedisNotifier
+from jobqueue.worker.child import outcomes
 
 MEMORIES = (
     opening.unclaimed,
-    aging._next_look,
+    candidates._next_aged_look,
     back_pressure._backlogs._known,
     declared._met,
     lock_sweeper._positions,
     lock_watch._memories,
-    parked._parked,
+    outcomes._without_lock,
     redis._strays,
     lock._warned,
     wakeup._notified_at,

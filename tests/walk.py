@@ -17,7 +17,7 @@ from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock, mutex, named_lock
 from jobqueue.locks.lease import sweep as sweep_locks
 from jobqueue.lockstats import recorder
-from jobqueue.models import IdempotencyRecord, Job, LockFinding, OrderingKey, OutboxEvent
+from jobqueue.models import HeldKey, IdempotencyRecord, Job, LockFinding, OutboxEvent
 from jobqueue.ordering.lanes import hot_keys, stuck_keys
 from jobqueue.outbox import operator, publish, statements
 from jobqueue.outbox.claiming import EventClaimer
@@ -224,11 +224,11 @@ def _orm():
     assert rows.filter(pk=found.pk).update(dedupe_key=None, released_key=one) == 1
     assert rows.get(released_key=one).pk == found.pk
     digest = key()
-    assert OrderingKey.objects.get_or_create(digest=digest)[1]
-    assert OrderingKey.objects.get(pk=digest).digest == digest
-    assert OrderingKey.objects.in_bulk([digest])
-    OrderingKey.objects.get(pk=digest).delete()
-    assert OrderingKey.objects.filter(pk__in=[digest]).delete()[0] == 0
+    assert HeldKey.objects.get_or_create(digest=digest)[1]
+    assert HeldKey.objects.get(pk=digest).digest == digest
+    assert HeldKey.objects.in_bulk([digest])
+    HeldKey.objects.get(pk=digest).delete()
+    assert HeldKey.objects.filter(pk__in=[digest]).delete()[0] == 0
 
 
 STEPS = {

@@ -33,7 +33,7 @@ def _compared(found: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def _empty(bench: Bench) -> None:
-    for table in (OURS, "job_lane", "job_ordering_key"):
+    for table in (OURS, "job_lane", "job_key"):
         empty(bench.target, bench.connection, table)
 
 

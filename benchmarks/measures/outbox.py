@@ -59,7 +59,7 @@ def publish_ours(bench: Bench, events: int, keys: int | None) -> float:
 
     from jobqueue.outbox import publish
 
-    for table in ("job_outbox", "job_outbox_key"):
+    for table in ("job_outbox", "job_key"):
         empty(bench.target, bench.connection, table)
     begun = time.perf_counter()
     for start in range(0, events, BATCH):

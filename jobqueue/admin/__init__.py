@@ -12,15 +12,14 @@ from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
 from jobqueue.admin.groups.group_admin import GroupAdmin
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.jobs.job_admin import JobAdmin
-from jobqueue.admin.locks.lock_activity import LockActivityAdmin
-from jobqueue.admin.locks.lock_admin import LockAdmin
-from jobqueue.admin.locks.mutex_admin import MutexAdmin
+from jobqueue.admin.lock_activity import LockActivityAdmin
+from jobqueue.admin.lock_lists import LockAdmin, MutexAdmin
 from jobqueue.admin.metrics.page import PAGE as METRICS_PAGE
-from jobqueue.admin.outbox.outbox_admin import OutboxEventAdmin
+from jobqueue.admin.outbox import OutboxEventAdmin
 from jobqueue.admin.queues.queue_admin import QueueAdmin
 from jobqueue.admin.schedules.schedule_admin import ScheduleAdmin
-from jobqueue.admin.settings.page import PAGE as SETTINGS_PAGE
-from jobqueue.admin.workers.worker_admin import WorkerAdmin
+from jobqueue.admin.settings import PAGE as SETTINGS_PAGE
+from jobqueue.admin.workers import WorkerAdmin
 
 __all__ = [
     "AuditEventAdmin",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import Model, QuerySet
-from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
     ShownRecord = WithAnnotations[IdempotencyRecord, Facts]
+else:
+    ShownRecord = IdempotencyRecord
 
 #: hexadecimal digits of a digest in titles
 DIGITS_SHOWN = 12
@@ -36,16 +37,10 @@ class _Hex(bytes):
         return self.hex()
 
 
-class LastToExpireFirst(NewestFirst):
-    """A list in the order of the index on expires_at; the order of the digests has no meaning."""
-
-    page_words = (_("First"), _("Previous"), _("Next"))
-
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
-        return ["-expires_at", "-pk"]
+class RecordList(NewestFirst):
+    """Its links have digests in hexadecimal digits."""
 
     def url_for_result(self, result: Model) -> str:
-        """The URL of a record, with its digest in hexadecimal digits."""
         page = f"{self.model_admin.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
         return reverse(page, args=[bytes(result.pk).hex()])
 
@@ -65,6 +60,9 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
     list_display_links = ("key_label",)
     list_defer = ("result",)
     list_filter = (ExpiryFilter,)
+    list_class = RecordList
+    # The order of the digests has no meaning.
+    order = ("-expires_at", "-pk")
     actions = None
     search_fields = ("digest",)
     search_help_text = _('Exact key; of several parts as a JSON list: ["refund", 42]')
@@ -72,9 +70,6 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
     expires = moment_of(IdempotencyRecord, "expires_at")
     key_label = name_of(IdempotencyRecord, "label")
     result_json = json_of(IdempotencyRecord, "result")
-
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[LastToExpireFirst]:
-        return LastToExpireFirst
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         content = ["result_json"] if request.user.has_perm("jobqueue.view_payload") else []
@@ -100,13 +95,8 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
             found.label = plain(found.label)
         return found
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
+    def find(self, request: HttpRequest, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Find the record of a key by its digest, the primary key."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
         keys: list[object] = [term]
         try:
             parts = json.loads(term)
@@ -122,7 +112,7 @@ class IdempotencyRecordAdmin(ReadOnlyAdmin):
                 digests.append(stored(key).digest)
             except JobQueueError:
                 continue
-        return queryset.filter(pk__in=digests), False
+        return rows.filter(pk__in=digests)
 
     def row_name(self, object_id: object) -> str:
         """The record with the first digits of its digest: the whole digest is wider than the screen of a telephone."""

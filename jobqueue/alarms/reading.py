@@ -17,7 +17,8 @@ from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
 from jobqueue.models import Worker
 from jobqueue.schedules.listing import late
-from jobqueue.stats.queues import Recent, figures, read_recent
+from jobqueue.stats.history import Recent, recent
+from jobqueue.stats.queues import figures
 
 #: the figure that is computed from look to look
 RISING = "rising_age_seconds"
@@ -82,7 +83,7 @@ def _of_queues(settings: Settings, known: Collection[str], using: str) -> Iterat
 
 def _runs(queue: str, using: str) -> int:
     """How many runs of the last minutes the share of errors is of."""
-    return read_recent(read_now(using), using, [queue]).get(queue, Recent()).runs
+    return recent(read_now(using), using, [queue]).get(queue, Recent()).runs
 
 
 def _of_workers(settings: Settings, using: str) -> Iterator[Reading]:

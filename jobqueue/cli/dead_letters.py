@@ -13,12 +13,12 @@ from jobqueue.cli.arguments import FOUND, count
 from jobqueue.cli.audited import audit, change_each
 from jobqueue.cli.output import Result, Results, Subcommand, confirm, instant, listed
 from jobqueue.dead_letters import Note, Redriven, note, notes, redrive, redrives, stop
-from jobqueue.dead_letters.filtering import check_fingerprint
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
 from jobqueue.masking import mask_text
 from jobqueue.models import Job
+from jobqueue.runs.job_filter import check_fingerprint
 from jobqueue.transitions import retry
 from jobqueue.worker.alone import run_alone
 

@@ -16,8 +16,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.producer.insert import NewJob
 from jobqueue.tasks import registry
-from jobqueue.tasks.calls import Call
-from jobqueue.tasks.definition import JobTask
+from jobqueue.tasks.definition import Call, JobTask
 from jobqueue.validation import did_you_mean
 
 

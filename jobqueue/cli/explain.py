@@ -18,8 +18,8 @@ from jobqueue.db import fault_vendor
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, StatementTimeout
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
-from jobqueue.explain.asking import ask_workers
 from jobqueue.explain.row_locks import locked_tables, waits_in_words
+from jobqueue.explain.workers import ask_workers
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
 from jobqueue.models import Job

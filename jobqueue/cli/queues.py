@@ -16,7 +16,7 @@ from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow import KEEP, wording
 from jobqueue.flow.overview import QueueState, place_state, queue_states
-from jobqueue.flow.until import read_until
+from jobqueue.flow.rules import read_until
 from jobqueue.log_format import count_of
 from jobqueue.tasks import registry
 

@@ -6,6 +6,8 @@ The transitions are imported inside the methods: `from jobqueue import current_j
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,13 +21,13 @@ from django.db import connections, transaction
 
 from jobqueue.compat import signals
 from jobqueue.conf import load
-from jobqueue.context.log import JobLog
 from jobqueue.context.progress import Reporter, new_progress
 from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_manual_transaction, in_open_transaction
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
+from jobqueue.failures import storable
 from jobqueue.payload import JSON
 from jobqueue.signals import RunOutcome
 
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     from jobqueue.grouping.running import Parents, RunningGroup
     from jobqueue.transitions import Lease
 
+
 _current: ContextVar[JobContext | None] = ContextVar("jobqueue_current_job", default=None)
+LINE_BYTES = 2_000
+LOG_BYTES = 16_384
+_formatter = logging.Formatter()
 
 
 @dataclass(slots=True)
@@ -55,7 +61,6 @@ class JobContext:
 
     @property
     def job_id(self) -> int:
-        """The job's id."""
         return self.lease.job_id
 
     @property
@@ -65,7 +70,6 @@ class JobContext:
 
     @property
     def queue(self) -> str:
-        """The queue's name."""
         return self.lease.queue
 
     @property
@@ -254,3 +258,33 @@ def _keep(job: JobContext, record: logging.LogRecord) -> None:
     except Exception:
         # Arguments that do not fit the message: the record's handler reports them.
         return
+
+
+class JobLog:
+    """The newest lines of one attempt."""
+
+    def __init__(self, lines: int) -> None:
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._count = 0
+
+    def add(self, record: logging.LogRecord) -> None:
+        stamp = time.strftime("%H:%M:%S", time.gmtime(record.created))
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}"
+        if record.exc_info and record.exc_info[0] is not None:
+            line += "\n" + _formatter.formatException(record.exc_info)
+        self._lines.append(storable(line, LINE_BYTES))
+        self._count += 1
+
+    def text(self) -> str:
+        """The newest lines, up to LOG_BYTES; the first line says how many are left out."""
+        kept: deque[str] = deque()
+        room = LOG_BYTES
+        for line in reversed(self._lines):
+            room -= len(line.encode()) + 1
+            if room < 0:
+                break
+            kept.appendleft(line)
+        left_out = self._count - len(kept)
+        if left_out:
+            kept.appendleft(f"... {left_out} earlier lines left out ...")
+        return "\n".join(kept)

@@ -1,8 +1,8 @@
 """The one place that asks which database this is: dialects, fields, prepared statements, retries.
 
-vendor(using) is the Dialect of a database; `.locks` is its LockDialect, `.diagnostics` its Diagnostics, `.set_up`
-its SetUp (ADR 0017). No table or column of a feature is named here. Every room may import this one; it runs in each
-process and thread.
+vendor(using) is the Dialect of a database; `.locks` is its LockDialect, `.diagnostics` its Diagnostics (ADR 0017). Each
+database has a package with the same four modules: features, statements, locks, diagnostics. No table or column of a
+feature is named here. Every room may import this one; it runs in each process and thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import Dialect, Fault, Problem
-from jobqueue.db.mariadb.dialect import MariaDB
-from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.postgresql.dialect import PostgreSQL
-from jobqueue.db.sqlite.dialect import SQLite
+from jobqueue.db.mariadb.features import MariaDB
+from jobqueue.db.mysql.features import MySQL
+from jobqueue.db.postgresql.features import PostgreSQL
+from jobqueue.db.sqlite.features import SQLite
 
 __all__ = [
     "Dialect",
@@ -31,7 +31,8 @@ __all__ = [
     "vendor_of",
 ]
 
-_MYSQL, _MARIADB, _POSTGRESQL, _SQLITE = MySQL(), MariaDB(), PostgreSQL(), SQLite()
+#: by Django's name of the vendor; MariaDB has that of MySQL
+_DIALECTS = {"mysql": MySQL(), "mariadb": MariaDB(), "postgresql": PostgreSQL(), "sqlite": SQLite()}
 _UNKNOWN = Dialect()
 
 
@@ -42,7 +43,7 @@ def vendor(using: str) -> Dialect:
 
 def fault_vendor(using: str) -> Dialect:
     """The dialect that reads errors and sessions of `using`, found without a connection, which may be broken."""
-    return _MYSQL if connections[using].vendor == "mysql" else vendor_of(connections[using])
+    return _DIALECTS.get(connections[using].vendor, _UNKNOWN)
 
 
 def is_refusal(error: BaseException | None, using: str) -> bool:
@@ -64,7 +65,5 @@ def one_writer(using: str) -> AbstractContextManager[object]:
 
 
 def vendor_of(connection: BaseDatabaseWrapper) -> Dialect:
-    """The dialect of a connection."""
-    if connection.vendor == "mysql":
-        return _MARIADB if getattr(connection, "mysql_is_mariadb", False) else _MYSQL
-    return {"postgresql": _POSTGRESQL, "sqlite": _SQLITE}.get(connection.vendor, _UNKNOWN)
+    is_mariadb = connection.vendor == "mysql" and getattr(connection, "mysql_is_mariadb", False)
+    return _DIALECTS.get("mariadb" if is_mariadb else connection.vendor, _UNKNOWN)

@@ -17,7 +17,7 @@ from jobqueue.db import vendor_of
 from jobqueue.db.expressions import VendorFunc
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.parameters import Parameter, Statement
-from jobqueue.db.sockets import one_value
+from jobqueue.db.statements import one_value
 
 
 class UtcNow(Func):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -147,6 +147,22 @@ class Deadlock:
     unseen: str = ""  # what the report does not contain here; "" = nothing
 
 
+class OldTransaction(NamedTuple):
+    """A transaction of another session that has been open for long."""
+
+    session: int
+    seconds: float
+    idles: bool  # its session runs no statement
+    locks: bool  # it has locked rows; on PostgreSQL, of the table that was asked for
+
+
+class DeadRows(NamedTuple):
+    """Rows of a table, as the server estimates them."""
+
+    dead: int
+    live: int
+
+
 def statement_of(error: BaseException) -> str:
     """The SQL, with its placeholders, that raised a database error; "" if it is not in the traceback."""
     trace = error.__traceback__
@@ -227,3 +243,16 @@ class Diagnostics:
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
         """Up to `limit` kinds of statements of this database by their time spent waiting for locks."""
         raise NotSupported(self.refusal)
+
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
+        """Up to `limit` transactions of other sessions that are open for longer, the oldest first.
+
+        `table`: whether it has locks there is told on PostgreSQL; other servers do not know the table.
+        """
+        return []
+
+    def dead_rows(self, connection: BaseDatabaseWrapper, table: str) -> DeadRows | None:
+        """None: the server removes dead rows by itself, or has none."""
+        return None

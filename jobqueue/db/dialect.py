@@ -1,24 +1,19 @@
-"""What the product asks of a database: types, clock, hints, faults, inserted ids, capabilities. Subclasses answer."""
+"""What the product asks of a database: types, clock, capabilities, faults, sessions, settings. Subclasses answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from django.db import models, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.lock_dialect import LockDialect
-from jobqueue.db.parameters import Parameter, placeholder
-from jobqueue.db.seeks import Seeks
-from jobqueue.db.set_up import SetUp
-from jobqueue.db.sockets import one_value
-
-Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
+from jobqueue.db.locks import LockDialect
+from jobqueue.db.parameters import Parameter
+from jobqueue.db.statements import Statements, one_value
 
 
 class Fault(Enum):
@@ -53,7 +48,35 @@ class Problem(NamedTuple):
     hint: str
 
 
-class Dialect(Seeks):
+class Plan(NamedTuple):
+    """How the server would run a statement."""
+
+    text: str  # in the server's words, a step per line
+    scans: bool  # a step reads a whole table
+    sorts: bool  # a step sorts, or keeps its rows in a temporary table
+    is_small: bool = False  # the server may prefer to read and sort rows, of which there are few
+
+    def uses(self, index: str) -> bool:
+        """Whether a step goes by this index."""
+        return index.lower() in self.text.lower()
+
+
+class SessionUse(NamedTuple):
+    """How many sessions the server lets this account have, and how many of all accounts are open now."""
+
+    limit: int
+    used: int
+
+
+class TableIndex(NamedTuple):
+    """An index that the server uses. `name` is "" where a constraint has made it, and the server has renamed it."""
+
+    table: str
+    name: str
+    columns: tuple[str, ...]
+
+
+class Dialect(Statements):
     """The answers for a database that we know nothing about; each subclass is one database."""
 
     name = "unsupported"
@@ -65,10 +88,9 @@ class Dialect(Seeks):
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
 
-    # The other three parts of what is asked of a database.
+    # The other parts of what is asked of a database.
     locks = LockDialect()
     diagnostics = Diagnostics()
-    set_up = SetUp()
 
     # ---- capabilities
     #: whether a second writer of the same process would only wait
@@ -125,52 +147,6 @@ class Dialect(Seeks):
         """How many bytes of a statement `text` takes as a parameter."""
         return len(text.encode())
 
-    # ---- hints, and rows found by key
-    #: an integer column that no index may be used for
-    unindexed_sql = "(%(expressions)s + 0)"
-    #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
-    unestimated_sql = "%s"
-    #: whether a subquery in FROM may use columns of what stands before it, with a plan that seeks for each of its rows
-    joins_laterally = False
-    #: whether a part of a UNION may be "(SELECT ... LIMIT 1)"
-    has_parentheses_in_union = False
-    #: whether (a, b) > (x, y) is one range of an index
-    compares_rows = False
-    #: suffix of a read that sees the newest committed row and locks only its index entry
-    shared_lock_sql = ""
-    #: suffix of a read that keeps others from changing the row until the transaction ends
-    for_share_sql = ""
-
-    def force_index(self, queryset: Q, index: str) -> Q:
-        """The same query, bound to `index` where the database takes hints."""
-        return queryset
-
-    def walk_by(self, queryset: Q, index: str) -> Q:
-        """As force_index(), and also where a range of the primary key could be walked instead."""
-        return self.force_index(queryset, index)
-
-    def lock_rows(self, queryset: Q) -> Q:
-        """The same rows, locked; rows that another transaction has locked are left out."""
-        return queryset.select_for_update(skip_locked=True)
-
-    def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """Update in one statement those rows that no other transaction has locked, inside transaction(); how many.
-
-        By default all rows; has_update_returning: the caller names the unlocked ones."""
-        return int(queryset.update(**changes))
-
-    def update_by_key(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
-        """queryset.update(**changes) for rows that the queryset names by key; returns how many there were."""
-        return queryset.update(**changes)
-
-    def by_key_sql(self, connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
-        """The UPDATE of update_by_key(), as text, from one that Django has written."""
-        return sql
-
-    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
-        """Delete the rows with these primary keys, reading no others; returns how many there were."""
-        return queryset.filter(pk__in=keys).delete()[0]
-
     @contextmanager
     def transaction(self, connection: BaseDatabaseWrapper) -> Iterator[None]:
         """A transaction of ours that reads and then writes; a savepoint inside a caller's transaction."""
@@ -185,46 +161,6 @@ class Dialect(Seeks):
         """
         with self.transaction(connection):
             yield
-
-    # ---- inserts
-    #: suffix of an INSERT that then returns the id, where the driver does not report it
-    returning_id_sql = ""
-
-    def insert(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
-    ) -> list[int]:
-        """Insert `rows` with one statement; returns their ids in the order of the rows."""
-        sql, params = self._insert_sql(connection, table, columns, rows)
-        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(sql + " RETURNING id", params)
-            # No standard promises the order of RETURNING, but ids are handed out in the order of the rows.
-            return sorted(row[0] for row in cursor.fetchall())
-
-    def insert_one(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
-    ) -> tuple[int, Parameter]:
-        """Insert one row; returns its id, and its column `also`: None where INSERT returns no rows."""
-        sql, params = self._insert_sql(connection, table, columns, [row])
-        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(f"{sql} RETURNING id, {also}", params)
-            (found,) = cursor.fetchall()
-            return found[0], found[1]
-
-    def _insert_sql(
-        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
-    ) -> tuple[str, list[Parameter]]:
-        quote = connection.ops.quote_name
-        names = ", ".join(quote(c) for c in columns)
-        values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
-        return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
-
-    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
-        """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.
-
-        `changes` is what follows SET; in it {row} stands before a column for the value that the row has. A conflict on
-        the primary key locks that row only.
-        """
-        return f"ON CONFLICT ({keys}) DO UPDATE SET {changes.format(row=f'{table}.')}"
 
     def next_id(self, connection: BaseDatabaseWrapper, table: str) -> int:
         """The lowest id that the next row can get."""
@@ -311,6 +247,34 @@ class Dialect(Seeks):
             yield Problem("E011", f"{self.describe(connection)} is older than {need}.", self.upgrade)
 
     def describe(self, connection: BaseDatabaseWrapper) -> str:
-        """Product and version for people."""
         version = ".".join(str(part) for part in connection.get_database_version())
         return f"{self.name} {version}"
+
+    # ---- the set-up; NotSupported, with a sentence for people, where the account has no right to ask
+    def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
+        """The plan of a SELECT on `table`, which is not run. None: it cannot be read here."""
+        return None
+
+    def indexes(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[TableIndex]:
+        """The indexes of these tables; not those that are invalid or hidden from the planner. A single statement."""
+        return []
+
+    def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
+        """The statements that give `account` these rights on tables; empty where there are no accounts."""
+        return []
+
+    def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
+        """None: the number of sessions has no limit, or a pooler hides it."""
+        return None
+
+    def default_isolation(self, connection: BaseDatabaseWrapper) -> str | None:
+        """The level of sessions that set none, in lower case. None: there is only one level."""
+        return None
+
+    def zone_seconds(self, connection: BaseDatabaseWrapper) -> float | None:
+        """How far NOW() of this session is ahead of UTC. None: instants have a zone, or there is none."""
+        return None
+
+    def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
+        """The settings that matter for a queue, by the server's names, as this session has them."""
+        return {}

@@ -37,7 +37,6 @@ def readable(text: str) -> Parameter:
 
 
 def placeholder(parameter: Parameter) -> str:
-    """The placeholder of a parameter."""
     if not isinstance(parameter, Hex):
         return "%s"
     return "CONVERT(UNHEX(%s) USING utf8mb4)" if isinstance(parameter, HexText) else "UNHEX(%s)"

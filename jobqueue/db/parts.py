@@ -57,6 +57,17 @@ def first_rows(rows: QuerySet[Any], most: int) -> list[tuple[Any, ...]]:
     return Prepared(rows.db, sql + _limit(rows.db, most), params, converters).rows()
 
 
+def raw_rows(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
+    """The rows of a queryset of values as the driver gives them: Django would convert each of their numbers."""
+    try:
+        sql, params = rows.query.get_compiler(rows.db).as_sql()
+    except EmptyResultSet:
+        return []
+    with connections[rows.db].cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall())
+
+
 def _limit(using: str, most: int | None) -> str:
     # PostgreSQL could expect fewer rows than the limit, and read and sort all of them instead of following the index.
     return f" LIMIT {vendor(using).unestimated_sql % most}"

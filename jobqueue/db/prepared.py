@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -146,26 +145,6 @@ class PreparedInsert:
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(sql, values)
             return int(cursor.fetchone()[0] if self._returns else cursor.lastrowid)
-
-
-def hold_key(model: type[Model], key: bytes, using: str) -> None:
-    """Make or lock the row of `key`, the primary key of `model`, until the transaction ends; waits for other holders.
-
-    The model has one other column; it stays as it is.
-    """
-    field: Any = model._meta.pk
-    with transaction.mark_for_rollback_on_error(using=using), connections[using].cursor() as cursor:
-        parameter = field.get_db_prep_save(key, connections[using])
-        cursor.execute(_hold_sql(model, placeholder(parameter), using), [parameter])
-
-
-@cache
-def _hold_sql(model: type[Model], value: str, using: str) -> str:
-    quote = connections[using].ops.quote_name
-    key, other = (quote(str(field.column)) for field in model._meta.concrete_fields)
-    table = quote(model._meta.db_table)
-    kept = vendor(using).on_conflict_sql(table, key, f"{other} = {{row}}{other}")
-    return f"INSERT INTO {table} ({key}) VALUES ({value}) {kept}"
 
 
 def _converted(values: Sequence[Any], convert: Any, expression: Any, connection: Any) -> list[Parameter]:

@@ -1,4 +1,7 @@
-"""Retries of a whole transaction that the database refused: around atomic(), never inside."""
+"""Retries of a whole transaction that the database refused: around atomic(), never inside.
+
+Observers are told of each refused try, also between two tries: nothing is counted or written for them here.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,36 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from django.db import Error, connections
+from django.db import (
+    Error,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+)
 
 from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.dialect import GONE_KINDS, ErrorKind
-from jobqueue.db.opening import Opening, open_connection, report_opening
-from jobqueue.db.redone import Refusal, Verb, report
-from jobqueue.db.sockets import close_if_ended
+from jobqueue.db.sessions import Opening, close_if_ended, open_connection, report_opening
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
 from jobqueue.signals import send, transaction_retried
 
 T = TypeVar("T")
+#: what the transaction was for; docs/reference/commands.md says what each one covers
+Verb: TypeAlias = Literal[
+    "enqueue", "claim", "heartbeat", "progress", "ack", "fail", "snooze", "release", "settle", "cancel", "discard",
+    "retry", "note", "resume", "pause", "limit", "breaker", "reap", "promote", "notify", "relay", "lock", "take",
+    "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping", "schedule",
+    "job",
+]  # fmt: skip
+VERBS: tuple[Verb, ...] = get_args(Verb)
 logger = logging.getLogger("jobqueue.db")
 
 ATTEMPTS = 6
@@ -40,9 +57,36 @@ _UNKNOWN = (
     "Look before you repeat it; with a request_id, or a dedupe_key that is held beyond the end of the job, a repeat is "
     "safe."
 )
+#: errors of the database or of the connection, not of the rows that are written
+OF_THE_DATABASE = (
+    OperationalError, ProgrammingError, InterfaceError, InternalError, NotSupportedError, OutcomeUnknown
+)  # fmt: skip
 #: tries that the database refused to this process since it started, by its error code
 retries: Counter[str] = Counter()
 _counting = threading.Lock()
+
+
+class Refusal(NamedTuple):
+    """One try of a transaction that the database refused."""
+
+    verb: Verb
+    kind: ErrorKind
+    redone: bool  # False: the caller gets the error
+
+
+Observer: TypeAlias = Callable[[Refusal], None]
+_observers: list[Observer] = []
+
+
+def observe_refusals(observer: Observer) -> None:
+    """Call `observer` with each refusal in this process and its forks. It must not use the database, nor raise."""
+    if observer not in _observers:
+        _observers.append(observer)
+
+
+def report_refusal(refusal: Refusal) -> None:
+    for observer in _observers:
+        observer(refusal)
 
 
 def retry_transient(verb: Verb, work: Callable[[], T], *, using: str, repeatable: bool = True) -> T:
@@ -147,7 +191,7 @@ def count_refused_job(error: BaseException, *, using: str) -> None:
             return
         # Not isinstance(): the error of a job may have a __class__ that raises.
         if issubclass(type(found), Error) and fault_vendor(using).error_kind(found) is ErrorKind.NO_CONNECTION:
-            report(Refusal("job", ErrorKind.NO_CONNECTION, redone=False))
+            report_refusal(Refusal("job", ErrorKind.NO_CONNECTION, redone=False))
             report_opening(Opening(0.0, opened=False, refused=True))
             return
         found = _CAUSE.__get__(found) or _CONTEXT.__get__(found)
@@ -179,6 +223,6 @@ def count_refusal(
     with _counting:
         retries[code] += 1
     if kind is not None:
-        report(Refusal(verb, kind, redone))
+        report_refusal(Refusal(verb, kind, redone))
     logger.debug("%s on %r %s after %s (attempt %d)", verb, using, "redone" if redone else "given up", code, attempt)
     send(transaction_retried, type(connections), using=using, code=code, attempt=attempt, error=error, verb=verb)

@@ -28,7 +28,6 @@ class TimeLimit:
             raise self.exceeded()
 
     def exceeded(self) -> StatementTimeout:
-        """The error to raise."""
         return StatementTimeout(
             f"Reading took longer than {self.seconds:g} s and was stopped. Nothing was written. Try again when the "
             "database is less busy, or ask for less."

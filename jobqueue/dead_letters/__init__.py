@@ -1,8 +1,7 @@
 """Dead letters: FAILED jobs, grouped by what went wrong, and brought back by redrives.
 
-listing reads the groups, noting writes what people know of them. recording has redrive(), redrives() and stop();
-stepping carries redrives out, in the monitor process of workers (maintenance.redriver). transitions writes the jobs.
-Used by the project's own code, the admin and commands.
+listing reads the groups, noting writes what people know of them. recording has redrive(), redrives() and stop().
+Workers carry redrives out: runs.redrive_steps. Used by the project's own code, the admin and commands.
 """
 
 from jobqueue.dead_letters.listing import DeadLetters, fingerprints

@@ -10,11 +10,12 @@ from django.db.models import Count, Max, Min
 
 from jobqueue.db.alias import alias_of
 from jobqueue.db.time_limit import time_limit
-from jobqueue.dead_letters.filtering import Filter, check_filter, dead_rows, in_order
 from jobqueue.dead_letters.noting import Note, notes_on
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import JobAttempt
 from jobqueue.models.job import JobQuerySet
+from jobqueue.runs.dead_rows import dead_rows, in_order
+from jobqueue.runs.job_filter import DeadFilter, check_dead_filter
 
 _SAMPLES = 500  # of one statement
 #: of the count, for a page that somebody waits for
@@ -46,10 +47,10 @@ def fingerprints(
     Reads the FAILED jobs and no others. Raises InvalidValue or InvalidType for a queue or a cause that cannot be.
     """
     alias = alias_of(using)
-    return groups_of(dead_rows(alias, check_filter(queue=queue, task=task, cause=cause)), alias)
+    return groups_of(dead_rows(alias, check_dead_filter(queue=queue, task=task, cause=cause)), alias)
 
 
-def newest_rows(using: str, wanted: Filter, most: int) -> tuple[JobQuerySet, bool]:
+def newest_rows(using: str, wanted: DeadFilter, most: int) -> tuple[JobQuerySet, bool]:
     """Those dead letters that match among the `most` newest ones, and whether there are older ones."""
     rows = dead_rows(using, wanted)
     part = in_order(using).reverse().values("pk")[:most].aggregate(number=Count("pk"), lowest=Min("pk"))
@@ -114,7 +115,7 @@ class Preview:
     first: list[Candidate]
 
 
-def preview(wanted: Filter, *, first: int, grouped: int, using: str) -> Preview:
+def preview(wanted: DeadFilter, *, first: int, grouped: int, using: str) -> Preview:
     """Read what matches `wanted`, its groups among the `grouped` newest dead letters, and the `first` of its jobs.
 
     Writes nothing.
@@ -128,7 +129,7 @@ def preview(wanted: Filter, *, first: int, grouped: int, using: str) -> Preview:
     return Preview(_counted(wanted, using), groups, are_older, [Candidate(*row) for row in oldest[:first]])
 
 
-def _counted(wanted: Filter, using: str) -> int | None:
+def _counted(wanted: DeadFilter, using: str) -> int | None:
     try:
         with time_limit(COUNT_SECONDS, using=using):
             return dead_rows(using, wanted).count()

@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from django.db import connections, transaction
-
-from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_reporting, retry_transient
-from jobqueue.dead_letters.filtering import check_fingerprint
+from jobqueue.db.upsert import upsert
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import FailureNote
 from jobqueue.models.failure_note import AUTHOR_CHARS
+from jobqueue.runs.job_filter import check_fingerprint
 from jobqueue.validation import check_int, check_text
 
 #: characters of a note
@@ -60,7 +56,12 @@ def note(fingerprint: str, text: str, *, by: str = "", using: str | None = None)
         gone, again = retry_reporting("note", lambda: rows.delete()[0], using=alias)
         # An earlier try may have been committed without an answer.
         return bool(gone) or again
-    retry_transient("note", lambda: _write(FailureNote(kind, words, author), alias), using=alias)
+
+    def write() -> None:
+        row, changed = (kind, words, author), ("note", "author")
+        upsert(FailureNote, [row], keys=("fingerprint",), changed=changed, stamped=("updated_at",), using=alias)
+
+    retry_transient("note", write, using=alias)
     return True
 
 
@@ -84,17 +85,3 @@ def notes_on(fingerprints: Iterable[str | None], *, using: str) -> dict[str, Not
 
 def _shown(row: FailureNote) -> Note:
     return Note(fingerprint=row.fingerprint, text=row.note, by=row.author, updated_at=row.updated_at)
-
-
-def _write(row: FailureNote, using: str) -> None:
-    """Insert the note or write over the one that is there: one statement."""
-    connection, dialect = connections[using], vendor(using)
-    fields: list[Any] = [FailureNote._meta.get_field(name) for name in ("fingerprint", "note", "author")]
-    values = [field.get_db_prep_save(getattr(row, field.name), connection) for field in fields]
-    kind, words, author = map(placeholder, values)
-    table, now = connection.ops.quote_name(FailureNote._meta.db_table), dialect.now_sql
-    sql = f"INSERT INTO {table} (fingerprint, note, author, updated_at) VALUES ({kind}, {words}, {author}, {now}) "
-    changes = f"note = {words}, author = {author}, updated_at = {now}"
-    sql += dialect.on_conflict_sql(table, "fingerprint", changes)
-    with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
-        cursor.execute(sql, [*values, *values[1:]])

@@ -11,10 +11,11 @@ from django.db.models import Count, F, Max
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_reporting, retry_transient
-from jobqueue.dead_letters.filtering import Filter, check_filter, dead_rows
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue, OutcomeUnknown
 from jobqueue.models import Redrive
+from jobqueue.runs.dead_rows import dead_rows
+from jobqueue.runs.job_filter import DeadFilter, check_dead_filter
 from jobqueue.validation import check_id, check_int
 
 #: jobs of a canary
@@ -34,7 +35,7 @@ class Redriven:
     redriven: int = 0
     skipped: int = 0  # left as they are: no longer FAILED, or another live job has their dedupe key
     reason: str = ""  # why it was stopped
-    filters: Filter | None = None
+    filters: DeadFilter | None = None
     limit: int | None = None
     canary: int = 0
     per_second: float | None = None
@@ -70,7 +71,7 @@ def redrive(
     In a transaction it is recorded with the commit. Raises InvalidValue, also if one with the same filter is under way.
     """
     alias = alias_of(using)
-    wanted = check_filter(fingerprint=fingerprint, queue=queue, task=task, cause=cause, job_ids=job_ids)
+    wanted = check_dead_filter(fingerprint=fingerprint, queue=queue, task=task, cause=cause, job_ids=job_ids)
     _check_scope(wanted, everything)
     run = Redrive(
         phase=Redrive.State.CANARY if check_int(canary, "canary", 0, CANARY_MAX) else Redrive.State.RUNNING,
@@ -159,7 +160,7 @@ def _check_first(run: Redrive, using: str) -> None:
             )
 
 
-def _check_scope(wanted: Filter, everything: bool) -> None:
+def _check_scope(wanted: DeadFilter, everything: bool) -> None:
     if not wanted and everything is not True:
         raise InvalidValue(
             "a redrive needs a filter: fingerprint, queue, task, cause or job_ids. Nothing was recorded; for all dead "

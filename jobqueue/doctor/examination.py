@@ -14,7 +14,7 @@ from django.utils import translation
 from jobqueue.db import is_lost_connection
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.sockets import ping
+from jobqueue.db.sessions import ping
 from jobqueue.db.time_limit import time_limit
 from jobqueue.doctor import server, settings, tables, work, workers
 from jobqueue.doctor.finding import Check, Finding, Level, Need, check, report

@@ -14,8 +14,8 @@ from jobqueue.checks import messages, server_problems
 from jobqueue.db import vendor
 from jobqueue.db.clock import SKEW_SECONDS, Selected, UtcNow, compare_clocks
 from jobqueue.doctor.finding import SHOWN, Finding, Level, Need, check, report, report_system_checks
-from jobqueue.explain import refusals, row_locks
-from jobqueue.explain.zones import is_in_zone, zone_offset
+from jobqueue.explain import database, row_locks
+from jobqueue.explain.states import is_in_zone, zone_offset
 from jobqueue.models import Job
 from jobqueue.ordering import SCHEDULED
 from jobqueue.payload import JSON
@@ -44,7 +44,7 @@ def locked_tables(using: str) -> Iterator[Finding]:
 @check("writes", "the database takes writes", Need.DATABASE, read_only=Level.ERROR)
 def read_only(using: str) -> Iterator[Finding]:
     """It takes none after a failover, for example."""
-    for one in refusals.read_only(using):
+    for one in database.read_only(using):
         yield report("read_only", one.text, one.next_step, dict(one.evidence))
 
 
@@ -147,7 +147,7 @@ RULES = [
 )
 def server_values(using: str) -> Iterator[Finding]:
     """By RULES, and by what Django has to know."""
-    values = vendor(using).set_up.values(connections[using])
+    values = vendor(using).settings(connections[using])
     for rule in RULES:
         value = values.get(rule.name)
         # Without a binary log the server writes nothing to synchronise.
@@ -182,7 +182,7 @@ def _idle_limit(using: str, values: Mapping[str, str]) -> Iterator[Finding]:
 )
 def sqlite_file(using: str) -> Iterator[Finding]:
     """Processes can share the file on a local disk only."""
-    file = vendor(using).set_up.values(connections[using]).get("file")
+    file = vendor(using).settings(connections[using]).get("file")
     if file is None:
         return
     if not file:
@@ -220,7 +220,7 @@ def file_system(file: str, mounts: Path) -> tuple[str, str] | None:
 @check("isolation", "the server's own isolation level is READ COMMITTED", Need.DATABASE, server_isolation=Level.INFO)
 def default_isolation(using: str) -> Iterator[Finding]:
     """W022 is about the sessions of Django."""
-    level = vendor(using).set_up.default_isolation(connections[using])
+    level = vendor(using).default_isolation(connections[using])
     if level not in (None, "read committed"):
         yield report(
             "server_isolation",

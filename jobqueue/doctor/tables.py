@@ -12,8 +12,8 @@ from django.db.models import Index, Model, UniqueConstraint
 
 from jobqueue.checks import pending_migrations
 from jobqueue.db import vendor
+from jobqueue.db.dialect import Plan
 from jobqueue.db.expressions import Unestimated
-from jobqueue.db.set_up import Plan
 from jobqueue.doctor.finding import SHOWN, Finding, Level, Need, check, report
 from jobqueue.models import Job
 from jobqueue.transitions.claiming import candidates
@@ -34,7 +34,7 @@ DEAD_MIN, DEAD_SHARE = 100_000, 0.1
 
 def grants(account: str, using: str) -> list[str]:
     """The statements that let an account run workers: rights on the rows of all tables, and none on the tables."""
-    grant, names = vendor(using).set_up.grants, sorted(model._meta.db_table for model in _models())
+    grant, names = vendor(using).grants, sorted(model._meta.db_table for model in _models())
     written = grant(connections[using], account, "SELECT, INSERT, UPDATE, DELETE", names)
     # Workers refuse to start where a migration was not run.
     return written + grant(connections[using], account, "SELECT", [MigrationRecorder.Migration._meta.db_table])
@@ -78,7 +78,7 @@ def indexes(using: str) -> Iterator[Finding]:
     """By names and columns, as the server has them."""
     present = _present(using)
     models = {model._meta.db_table: model for model in _models() if model._meta.db_table in present}
-    found = vendor(using).set_up.indexes(connections[using], list(models))
+    found = vendor(using).indexes(connections[using], list(models))
     named = {(one.table, one.name): one.columns for one in found}
     unnamed = {(one.table, one.columns) for one in found if not one.name}
     for table, model in models.items():
@@ -166,7 +166,7 @@ def plan_of(queue: str, using: str) -> Plan | None:
     """
     rows = candidates.due(Unestimated(queue), 0, using=using).values_list("pk", "payload")[:ROWS]
     sql, params = rows.query.get_compiler(using).as_sql()
-    return vendor(using).set_up.plan(connections[using], Job._meta.db_table, sql, params)
+    return vendor(using).plan(connections[using], Job._meta.db_table, sql, params)
 
 
 def _wrong(plan: Plan) -> str:
@@ -194,7 +194,7 @@ def _wrong_plan(queue: str, text: str, plan: str) -> Finding:
 @check("transactions", "no transaction is open for long", Need.DATABASE, old_transaction=Level.WARNING)
 def old_transactions(using: str) -> Iterator[Finding]:
     """Of any session on the server: it keeps rows that others have deleted or changed."""
-    found = vendor(using).set_up.old_transactions(connections[using], Job._meta.db_table, OLD_SECONDS, SHOWN)
+    found = vendor(using).diagnostics.old_transactions(connections[using], Job._meta.db_table, OLD_SECONDS, SHOWN)
     if not found:
         return
     oldest = found[0]
@@ -213,7 +213,7 @@ def old_transactions(using: str) -> Iterator[Finding]:
 def dead_rows(using: str) -> Iterator[Finding]:
     """By the statistics of PostgreSQL."""
     table = Job._meta.db_table
-    rows = vendor(using).set_up.dead_rows(connections[using], table)
+    rows = vendor(using).diagnostics.dead_rows(connections[using], table)
     if rows is not None and rows.dead > max(DEAD_MIN, DEAD_SHARE * rows.live):
         yield report(
             "dead_rows",

@@ -25,8 +25,7 @@ from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Job, Schedule, ScheduleTick, Worker
 from jobqueue.outbox.routes import Routes
 from jobqueue.outbox.unrouted import IDS_MAX, Unrouted
-from jobqueue.schedules.declaring import declared
-from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.declaring import declare_settings, declared
 from jobqueue.schedules.listing import due_since, is_late
 from jobqueue.schedules.versions import LAPSE_SECONDS
 from jobqueue.tasks import registry

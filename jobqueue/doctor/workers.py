@@ -62,7 +62,7 @@ def budget(using: str) -> Budget:
 )
 def connection_budget(using: str) -> Iterator[Finding]:
     """Compares what the server allows with what the workers may open, and with what is open."""
-    use = vendor(using).set_up.session_use(connections[using])
+    use = vendor(using).session_use(connections[using])
     if use is None:
         return
     workers = budget(using)

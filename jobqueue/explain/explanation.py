@@ -1,12 +1,20 @@
-"""What explain_job() and explain_queue() return, and how it puts instants, durations, rates and lists into words."""
+"""What explanations are, and the words for instants, durations, rates, lists and the wait_reason of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import IntEnum
+
+from django.utils.translation import gettext
 
 from jobqueue.durations import format_seconds
+from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.masking import mask_text
+from jobqueue.models.group import HELD_BY_PARENTS, WAITS_FOR_PARENTS
+from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
+from jobqueue.ordering import HALTED, WAITS
 from jobqueue.payload import JSON
 
 #: what `code` may be, in the order of docs/reference/explain.md
@@ -58,3 +66,145 @@ def rate_text(per_second: float) -> str:
 def id_list(ids: Sequence[int]) -> str:
     """The first JOBS_SHOWN of some job ids as text."""
     return ", ".join(map(str, ids[:JOBS_SHOWN])) + (", ..." if len(ids) > JOBS_SHOWN else "") or "-"
+
+
+#: findings that are returned, and queues that each of them names
+FINDINGS_MAX, QUEUES_SHOWN = 20, 10
+#: keys of the evidence that tell two causes of one code apart; the rest of the evidence is that of one example
+_OF_CAUSE = (
+    "queue", "task", "concurrency_key", "dependency", "worker_names", "blocking", "host", "resource", "kind", "place",
+)  # fmt: skip
+_EXAMPLES = ("held", "parents", "unknown_task")
+
+
+class Rank(IntEnum):
+    """What comes first, whatever the number of jobs."""
+
+    STOPS_ALL = -2  # whatever the jobs
+    BLOCKS = -1  # the others cannot end, or are passed over, because of it
+    HOLDS_UP = 0  # due jobs do not start because of it
+    MOVES = 1  # the next worker, or the end of other jobs, starts them
+    LATER = 2  # they are not due
+
+
+@dataclass(slots=True)
+class Finding:
+    """An explanation, with the queues and the number of the jobs that it is about."""
+
+    one: Explanation
+    rank: Rank = Rank.HOLDS_UP
+    queues: set[str] = field(default_factory=set)
+    jobs: int = 0
+    capped: bool = False
+
+
+class Findings:
+    """Collects what holds up jobs of many queues: one finding for each cause, with all the jobs that it holds up."""
+
+    def __init__(self, *, cut: bool, counted: bool) -> None:
+        """`cut`: not all queues were looked at; not `counted`: neither queues nor their jobs were."""
+        self._cut, self._counted = cut, counted
+        self._found: dict[object, Finding] = {}
+
+    def add(self, found: Iterable[Finding]) -> None:
+        """The first explanation of a cause is kept, the jobs of all are added up."""
+        for new in found:
+            # The code of these stands for one cause alone, so whatever has it is counted together.
+            cause = (new.one.code, *(str(new.one.evidence.get(name)) for name in _OF_CAUSE))
+            known = self._found.setdefault(cause, new)
+            if known is not new:
+                known.rank = min(known.rank, new.rank)
+                known.jobs += new.jobs
+                known.capped = known.capped or new.capped
+                known.queues = known.queues | new.queues
+
+    def told(self) -> list[Explanation]:
+        """At most FINDINGS_MAX, likeliest first; [] if nothing was added."""
+        found = sorted(self._found.values(), key=lambda one: (one.rank, -one.jobs, CODES.index(one.one.code)))
+        return [self._told(finding) for finding in found[:FINDINGS_MAX]]
+
+    def _told(self, finding: Finding) -> Explanation:
+        names, text = sorted(finding.queues), finding.one.text
+        facts = {"text": _ended(text), "jobs": counted(finding.jobs, capped=finding.capped)}
+        facts["queues"] = queue_list(names)
+        if names:
+            if _is_example(finding.one):
+                text = gettext("Jobs that wait like this: %(jobs)s, in %(queues)s. The first one: %(text)s")
+            elif finding.rank <= Rank.HOLDS_UP:
+                text = gettext("%(text)s Due jobs that it holds up: %(jobs)s, in %(queues)s.")
+            else:
+                text = gettext("%(text)s Jobs: %(jobs)s, in %(queues)s.")
+            text = text % facts
+        evidence: dict[str, JSON] = finding.one.evidence | {
+            "waiting_jobs": finding.jobs if self._counted else None,
+            "waiting_capped": finding.capped or not self._counted,
+            "queues": list(names[:QUEUES_SHOWN]),
+            "queues_total": len(names) if self._counted else None,
+            "queues_cut": self._cut,
+        }
+        return replace(finding.one, text=text, evidence=evidence)
+
+
+def counted(number: int, *, capped: bool) -> str:
+    """A number of jobs as text."""
+    return f"{number}{'+' if capped else ''}"
+
+
+def queue_list(names: Collection[str]) -> str:
+    """The first QUEUES_SHOWN names of queues as text."""
+    shown = sorted(names)[:QUEUES_SHOWN]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+
+
+def _ended(text: str) -> str:
+    """`text` with a full stop, for another sentence to follow: the reason that somebody gave may have none."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _is_example(one: Explanation) -> bool:
+    of_a_key = one.code == "key" and one.evidence.get("kind") == "ordering"
+    return of_a_key or one.code in _EXAMPLES or "gate" in one.evidence
+
+
+def reason_in_words(wait_reason: str | None, gate: int) -> str:
+    """What a job with this wait_reason and `gate` waits for, in the active language; "" for None.
+
+    The code and subject of a gate become a phrase. Of other texts, the secrets are masked.
+    """
+    if not wait_reason:
+        return ""
+    if gate == FLOW_GATE:
+        code, _, subject = wait_reason.partition(" ")
+        phrase = _phrase(code)
+        return phrase % {"subject": subject} if phrase else mask_text(wait_reason)
+    return _fixed(wait_reason) or mask_text(wait_reason)
+
+
+def _phrase(code: str) -> str:
+    if code == "paused":
+        return gettext("task %(subject)s is paused")
+    if code == "slot":
+        return gettext("all slots of task %(subject)s are taken")
+    if code == "key":
+        return gettext("all slots of the concurrency key %(subject)s are taken")
+    if code == "rate":
+        return gettext("the rate limit of %(subject)s is used up for the moment")
+    return gettext("the circuit breaker of %(subject)s is not closed") if code == "breaker" else ""
+
+
+def _fixed(wait_reason: str) -> str:
+    if wait_reason == WAITS:
+        return gettext("waits for earlier jobs with its ordering key")
+    if wait_reason == HALTED:
+        return gettext("halted: an earlier job of its ordering key failed; resume() lets the key go on")
+    if wait_reason == HELD_REASON:
+        return gettext("held: its worker process died, or its lease ran out")
+    if wait_reason == ALONE_REASON:
+        return gettext("held: it is to run in a process of its own")
+    if wait_reason == WAITS_FOR_PARENTS:
+        return gettext("waits for its parents in the workflow")
+    if wait_reason == HELD_BY_PARENTS:
+        return gettext("held: a parent did not end well; resume the workflow, or retry the parent")
+    if wait_reason == QUARANTINED:
+        return gettext("quarantined: it may have killed its workers")
+    return ""

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from django.utils.translation import gettext
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.exceptions import InvalidValue
-from jobqueue.explain.controls import drain_of, pause_of_queue, pause_of_task
-from jobqueue.explain.explanation import Explanation, iso, span
-from jobqueue.explain.in_short import job_in_short
-from jobqueue.explain.limits import breaker_of_job, is_full, limits_of_job, limits_of_whole_queue, lock_of_job
+from jobqueue.explain.database import Stopwatch, read_only
+from jobqueue.explain.explanation import Explanation, Finding, iso, reason_in_words, span
+from jobqueue.explain.limits import (
+    breaker_of_job,
+    drain_of,
+    is_full,
+    limits_of_job,
+    limits_of_whole_queue,
+    pause_of_queue,
+    pause_of_task,
+)
 from jobqueue.explain.monitors import nobody_reaps
-from jobqueue.explain.reading import Place, ReadJob, read_jobs, read_place
-from jobqueue.explain.refusals import read_only
-from jobqueue.explain.row_locks import row_locks
-from jobqueue.explain.serving import no_worker, serving, waits_for_worker
-from jobqueue.explain.slowness import Stopwatch
-from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, running, unknown_here
-from jobqueue.explain.waits import may_wait_for_row, waits_of_workers
-from jobqueue.explain.words import reason_in_words
-from jobqueue.explain.zones import note_zone
+from jobqueue.explain.row_locks import Locks, lock_of_job, row_locks
+from jobqueue.explain.rows import Place, ReadJob, read_jobs, read_place, unread_place
+from jobqueue.explain.stacks import may_wait_for_row, waits_of_workers
+from jobqueue.explain.states import at_a_gate, ended, expired, held, not_due, note_zone, running, unknown_here
+from jobqueue.explain.workers import (
+    RunningWorker,
+    clock_skew,
+    crash_loop,
+    host_exhausted,
+    no_worker,
+    read_workers,
+    serve,
+    slow_commits,
+    waits_for_worker,
+)
+from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import GroupMember, GroupParent, Job, LaneEntry
 from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
@@ -34,6 +49,10 @@ from jobqueue.validation import check_id, readable_key
 _COLUMNS = ("job_id", "halted", "job__status", "job__gate", "job__run_at", "job__wait_reason", "job__locked_by")
 State = GroupMember.State
 _NAMED = 5
+#: codes of causes that are looked at together
+OF_WORKERS = ("no_worker", "host_exhausted", "clock_skew")
+OF_LIMITS = ("breaker", "slot", "rate", "key")
+OF_STACKS = ("connection", "outside_service", "hanging")
 
 
 def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
@@ -52,67 +71,102 @@ def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool
                 f"there is no job {number} in the database {alias!r}: its transaction was rolled back or is still "
                 "open, or it was deleted. Nothing was explained; give the id of a job that exists."
             )
-        (job,) = found
-        lives = job.status in (Job.Status.READY, Job.Status.PROCESSING)
-        if lives and watch.is_short_of_time:
-            return job_in_short(job, alias, watch)
-        return explain_row(job, alias, refusal=read_only(alias) if lives else [], watch=watch)
+        return explain_row(found[0], alias, watch)
 
 
-def explain_row(
-    job: ReadJob, using: str, *, refusal: Sequence[Explanation] = (), watch: Stopwatch | None = None
-) -> list[Explanation]:
+def explain_row(job: ReadJob, using: str, watch: Stopwatch) -> list[Explanation]:
     """explain_job() of a row that was read a moment ago, with the database's time as `now`.
 
-    `refusal`: that the database refuses writes, if it was asked; a page of the admin needs to write anyway. `watch`
-    has measured how long the row took.
+    The causes that stop a job for certain are looked at first, while `watch` has time.
     """
     if job.status not in (Job.Status.READY, Job.Status.PROCESSING):
         return [ended(job)]
+    # A page of the admin needs to write anyway.
+    refusal = read_only(using) if watch.measures and watch.has_time("read_only") else []
     if job.status == Job.Status.PROCESSING:
-        waits = waits_of_workers([job.locked_by], using, job_id=job.pk) if job.locked_by else []
-        first, last = _locks(job, using) if not waits else ([], [])
-        return [*refusal, *nobody_reaps(job), *waits, *first, running(job), *last, *(watch.told() if watch else ())]
-    place = read_place(job.queue, job.now, using, [job.task])
-    found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place)]
-    if job.gate == 0 and job.run_at <= job.now:
+        first, last = _waits(job, using) if watch.has_time(*OF_STACKS, "row_lock", statements=5) else ([], [])
+        return [*refusal, *nobody_reaps(job), *first, running(job), *last, *watch.told()]
+    place = place_in_time(job.queue, job.now, using, watch, [job.task])
+    workers = read_workers(using) if watch.has_time(*OF_WORKERS) else None
+    found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place, watch)]
+    if job.gate == 0 and job.run_at <= job.now and watch.has_time(*OF_LIMITS, statements=3):
         found += limits_of_whole_queue(place)
-    workers = serving(place)
-    found += no_worker(place, workers)
-    # If nothing else keeps it from starting.
-    free = not found
-    if watch:
-        watch.note_commits(workers.commits)
-        if free:
-            watch.claim(job.queue, job.priority)
-        found += watch.told()
-    if free:
-        found += waits_for_worker(place, workers)
-    return [*found, *drain_of(place), *_unknown(job, found), *workers.skew]
+    found += of_workers(place, workers, watch, priority=job.priority, free=not found)
+    unknown = [] if any(one.code == "unknown_task" for one in found) else unknown_here(job)
+    return [*found, *drain_of(place), *unknown, *clock_skew(workers or [])]
 
 
-def _locks(job: ReadJob, using: str) -> tuple[list[Explanation], list[Explanation]]:
-    """row_lock, surely of a running job or maybe of it. Four statements at most."""
+def place_in_time(
+    queue: str, now: datetime, using: str, watch: Stopwatch, tasks: Collection[str | None] | None = None
+) -> Place:
+    """What is set for `queue` and for these tasks in it; None: for any task. Nothing, if there is no time."""
+    if watch.has_time("paused", "draining"):
+        return read_place(queue, now, using, tasks)
+    return unread_place(queue, now, using)
+
+
+def of_workers(
+    place: Place, workers: Sequence[RunningWorker] | None, watch: Stopwatch, *, priority: int | None, free: bool
+) -> list[Explanation]:
+    """no_worker, database_slow and, of due jobs that nothing else holds back (`free`), what they wait for.
+
+    `workers`: all that run; None: they were not read. `priority`: that of the first due job, if one was read.
+    """
+    asks = free and priority is not None and watch.has_time(*OF_STACKS, "workers_busy", statements=6)
+    if workers is None:
+        return watch.told()
+    serving = serve(place.queue, workers)
+    watch.note_commits(slow_commits(workers))
+    if not serving:
+        crashed = crash_loop(place.using) if not workers and watch.has_time() else []
+        return [*(crashed or [no_worker([], workers, place.queue)]), *watch.told()]
+    if not free:
+        return watch.told()
+    busy: list[Finding] = []
+    if asks and priority is not None:
+        watch.claim(place.queue, priority)
+        busy = waits_for_worker(serving, [], Locks(place.using), place.using, place.queue)
+    found = watch.told() + [one.one for one in sorted(busy, key=lambda one: one.rank)]
+    short = host_exhausted([each for worker in serving for each in worker.short])
+    return short + found if all(worker.short for worker in serving) else found + short
+
+
+def _waits(job: ReadJob, using: str) -> tuple[list[Explanation], list[Explanation]]:
+    """What a running job waits for, surely and maybe: its thread has told so, or sessions wait for a lock."""
+    waits = waits_of_workers([job.locked_by], using, job_id=job.pk) if job.locked_by else []
+    if waits:
+        return waits, []
     found = row_locks(using)
-    waits = may_wait_for_row(job.locked_by, job.pk, using) if found and job.locked_by else None
-    return (found, []) if waits else ([], found if waits is None else [])
+    for_row = may_wait_for_row(job.locked_by, job.pk, using) if found and job.locked_by else None
+    return (found, []) if for_row else ([], found if for_row is None else [])
 
 
-def reasons_of(job: ReadJob, place: Place) -> list[Explanation]:
+def reasons_of(job: ReadJob, place: Place, watch: Stopwatch) -> list[Explanation]:
     """What a READY job itself waits for, besides what holds for its whole queue."""
-    found = [*pause_of_task(place, job.task), *ordering_key_of(job, place), *parents_of(job, place.using)]
+    found = pause_of_task(place, job.task)
     if later := not_due(job):
         # What is open or shut now says nothing about that time.
-        return found + note_zone(later, job, place.using)
+        return found + (note_zone(later, job, place.using) if watch.has_time() else later)
+    if job.gate == KEY_GATE:
+        looked = watch.has_time("key")
+        found += ordering_key_of(job, place) if looked else []
+    elif job.gate == PARENTS_GATE:
+        looked = watch.has_time("parents", statements=2)
+        found += parents_of(job, place.using) if looked else []
+    elif job.gate in (0, FLOW_GATE):
+        looked = watch.has_time(*OF_LIMITS, statements=5)
+        found += _limits(job, place) if looked else []
+    else:
+        looked = True
+    return found or ([at_a_gate(job, looked=looked)] if job.gate not in (0, HELD_GATE) else [])
+
+
+def _limits(job: ReadJob, place: Place) -> list[Explanation]:
+    """breaker, slot, key, rate and row_lock. Five statements at most."""
     breaker = breaker_of_job(job, place)
     limits, locks = limits_of_job(job, place), lock_of_job(job, place, breaker)
     # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
-    found += [*breaker, *limits, *locks] if is_full(limits) else [*locks, *breaker, *limits]
-    return found or ([at_a_gate(job)] if job.gate not in (0, HELD_GATE) else [])
-
-
-def _unknown(job: ReadJob, found: list[Explanation]) -> list[Explanation]:
-    return [] if any(one.code == "unknown_task" for one in found) else unknown_here(job)
+    return [*breaker, *limits, *locks] if is_full(limits) else [*locks, *breaker, *limits]
 
 
 class _First(NamedTuple):
@@ -126,8 +180,8 @@ class _First(NamedTuple):
 
 
 def ordering_key_of(job: ReadJob, place: Place) -> list[Explanation]:
-    """key, if the job waits behind its ordering key. One statement then."""
-    if job.gate != KEY_GATE or job.ordering_key is None:
+    """key, of a job that waits behind its ordering key. One statement."""
+    if job.ordering_key is None:
         return []
     rows = LaneEntry.objects.using(place.using).filter(lane=lane_of(job.queue, job.ordering_key))
     found = rows.order_by("lane", "id").values_list(*_COLUMNS)[:1]
@@ -204,8 +258,6 @@ def _ready(first_id: int, gate: int, run_at: object, waits: str | None, place: P
 
 def parents_of(job: ReadJob, using: str) -> list[Explanation]:
     """parents, if the job waits for parents that have not ended, or is held because of those that did not end well."""
-    if job.gate != PARENTS_GATE:
-        return []
     held = job.wait_reason == HELD_BY_PARENTS
     states = (State.FAILED, State.CANCELED) if held else (State.OUTSTANDING,)
     pairs = GroupParent.objects.using(using).filter(child_id=job.pk, state__in=states).order_by("pk")

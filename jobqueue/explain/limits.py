@@ -1,30 +1,23 @@
-"""slot, key, rate and breaker: what the gates of jobs wait for, and who has locked a row of a gate."""
+"""paused, draining, slot, key, rate and breaker: what operators have set, and what the gates of jobs wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from django.db import Error, connections, transaction
 from django.utils.translation import gettext
 
 from jobqueue.conf.known_tasks import spec_at
-from jobqueue.db import vendor
-from jobqueue.db.diagnostics import RowHolder
-from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
-from jobqueue.explain.reading import Place, ReadJob
-from jobqueue.explain.row_locks import WAIT_SECONDS, step_to_end
+from jobqueue.explain.row_locks import lock_of_queue
+from jobqueue.explain.rows import Place, ReadJob
 from jobqueue.gates.breaker_states import State, is_over
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.limits import limits_of
 from jobqueue.gates.slots import holders
 from jobqueue.gates.subjects import (
     Subject,
-    breaker_subject,
     dependency_named,
-    pause_subject,
     rate_subject,
     readable_key,
     slot_subject,
@@ -32,12 +25,106 @@ from jobqueue.gates.subjects import (
 )
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.gates.whole_queues import limits_of_queue, running_ids
-from jobqueue.models import BreakerState, Gate, GateSlot
+from jobqueue.models import BreakerState, FlowRule, Gate
 from jobqueue.payload import JSON
 
-_GATES, _SLOTS, _BREAKERS = (model._meta.db_table for model in (Gate, GateSlot, BreakerState))
-#: sessions that the evidence names
-SESSIONS_SHOWN = 10
+
+def pause_of_queue(place: Place) -> list[Explanation]:
+    """paused, if nothing of the queue starts."""
+    rule = place.rules.of_queue(place.queue)
+    if rule.paused:
+        return [_paused(place, "")]
+    return [_no_room(place, None)] if limits_of_queue(place.queue, place.rules).paused else []
+
+
+def pause_of_task(place: Place, task: str | None) -> list[Explanation]:
+    """paused, if nothing of the task starts in this queue."""
+    if task is None:
+        return []
+    if place.rules.of_task(place.queue, task).paused:
+        return [_paused(place, task)]
+    slots, rate = limits_of(place.queue, task, None, place.rules)
+    zero = (slots is not None and slots.most == 0) or (rate is not None and rate.per_second == 0)
+    return [_no_room(place, task)] if zero else []
+
+
+def drain_of(place: Place) -> list[Explanation]:
+    """draining, if producers of the queue are refused."""
+    row = place.controls.get("")
+    if row is None or row.mode != FlowRule.Mode.DRAINING:
+        return []
+    text = gettext(
+        "Queue %(queue)s has been draining for %(time)s: new jobs are refused, and those that are there run. "
+        "Reason: %(reason)s"
+    )
+    return [
+        Explanation(
+            "draining",
+            text % {"queue": place.queue, "time": _age(row, place), "reason": row.reason or "-"},
+            _evidence(row, place),
+            gettext(
+                "Nothing is needed for the jobs that are there. To accept new ones again, resume it: on "
+                "the page of the queue, or with resume()."
+            ),
+        )
+    ]
+
+
+def _paused(place: Place, task: str) -> Explanation:
+    row = place.controls[task]
+    facts = {"queue": place.queue, "task": task, "time": _age(row, place), "reason": row.reason or "-"}
+    if task:
+        text = gettext("Task %(task)s has been paused in queue %(queue)s for %(time)s. Reason: %(reason)s") % facts
+    else:
+        text = gettext("Queue %(queue)s has been paused for %(time)s. Reason: %(reason)s") % facts
+    if row.until is not None:
+        ends = {"time": span(seconds_until(row.until, place.now))}
+        step = (
+            gettext(
+                "The pause ends by itself in %(time)s. To end it now, resume it: on the page of the "
+                "queue, or with resume()."
+            )
+            % ends
+        )
+    elif row.by:
+        step = gettext(
+            "Ask %(by)s, who has paused it, or end the pause: on the page of the queue, or with resume()."
+        ) % {"by": row.by}
+    else:
+        step = gettext("End the pause: on the page of the queue, or with resume().")
+    return Explanation("paused", text, _evidence(row, place), step)
+
+
+def _no_room(place: Place, task: str | None) -> Explanation:
+    """A limit of 0 starts nothing, whoever has set it."""
+    facts = {"queue": place.queue, "task": task or ""}
+    if task is None:
+        text = gettext("Queue %(queue)s has a limit of 0, so none of its jobs starts.") % facts
+    else:
+        text = gettext("Task %(task)s has a limit of 0 in queue %(queue)s, so none of its jobs starts.") % facts
+    evidence: dict[str, JSON] = {"queue": place.queue, "task": task, "mode": "paused", "limit": 0}
+    return Explanation(
+        "paused",
+        text,
+        evidence,
+        gettext("Set another limit, or remove it: on the page of the queue, or with set_limit() and clear_limit()."),
+    )
+
+
+def _age(row: FlowRule, place: Place) -> str:
+    return span((place.now - (row.since or row.updated_at)).total_seconds())
+
+
+def _evidence(row: FlowRule, place: Place) -> dict[str, JSON]:
+    return {
+        "queue": row.queue,
+        "task": row.task or None,
+        "mode": str(row.mode),
+        "reason": row.reason,
+        "by": row.by,
+        "since": iso(row.since),
+        "until": iso(row.until),
+    }
 
 
 def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
@@ -193,111 +280,6 @@ def _rate(
         "page of the queue, or with set_limit()."
     )
     return [Explanation("rate", text % facts, evidence, step)]
-
-
-def lock_of_queue(place: Place) -> list[Explanation]:
-    """row_lock, if another session keeps the gate of a limited queue locked. One statement."""
-    subject = whole_queue_subject(place.queue)
-    return _found({_GATES: {subject.number: subject.wait_reason}}, place, None)
-
-
-def lock_of_job(job: ReadJob, place: Place, breaker: Sequence[Explanation]) -> list[Explanation]:
-    """row_lock, if another session keeps what a due job needs locked: slots, tokens, its gate, a breaker's probe.
-
-    `breaker`: as breaker_of_job() has told it. One statement, if the job waits for one of them or has a limit.
-    """
-    if job.gate not in (0, FLOW_GATE):
-        return []
-    wanted: dict[str, dict[int | str, str]] = {}
-    slots, rate = limits_of(job.queue, job.task, job.concurrency_key, place.rules)
-    if slots is not None:
-        wanted.setdefault(_SLOTS, {})[slots.subject.number] = slots.subject.wait_reason
-    if rate is not None:
-        wanted.setdefault(_GATES, {})[rate.subject.number] = rate.subject.wait_reason
-    for subject in _gates_of(job) if job.gate == FLOW_GATE else ():
-        wanted.setdefault(_GATES, {})[subject.number] = subject.wait_reason
-    for one in breaker:
-        dependency = str(one.evidence["dependency"])
-        # Only the claim that makes a job its probe locks the row of a breaker.
-        if one.evidence["state"] != State.CLOSED and not one.evidence["by_hand"]:
-            wanted.setdefault(_BREAKERS, {})[dependency] = breaker_subject(dependency).wait_reason
-    return _found(wanted, place, job.task) if wanted else []
-
-
-def _gates_of(job: ReadJob) -> list[Subject]:
-    """What a job that waits at a gate may wait for."""
-    dependency = dependency_named(job.wait_reason or "")
-    found = [breaker_subject(dependency)] if dependency is not None else []
-    if job.task is not None:
-        place = (job.queue, job.task, job.concurrency_key)
-        found += [slot_subject(*place), rate_subject(*place), pause_subject(job.queue, job.task)]
-    return [subject for subject in found if subject.wait_reason == job.wait_reason]
-
-
-def _found(wanted: Mapping[str, Mapping[int | str, str]], place: Place, task: str | None) -> list[Explanation]:
-    """One for each session that surely keeps such a row, or one for all that may."""
-    # The name of each row: the numbers of subjects say nothing to people.
-    names = {(table, str(key)): name for table, keys in wanted.items() for key, name in keys.items()}
-    of_session: dict[int, list[RowHolder]] = {}
-    for one in _holders({table: list(keys) for table, keys in wanted.items()}, place.using):
-        of_session.setdefault(one.session if one.surely else 0, []).append(one)
-    return [_explanation(found, names, place.queue, task) for found in of_session.values()]
-
-
-def _holders(wanted: Mapping[str, Sequence[int | str]], using: str) -> list[RowHolder]:
-    connection = connections[using]
-    rows = {table: ("dependency" if table == _BREAKERS else "subject", keys) for table, keys in wanted.items()}
-    try:
-        with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
-            return vendor(using).diagnostics.row_holders(connection, rows, WAIT_SECONDS)
-    except (Error, NotSupported):
-        return []
-
-
-def _explanation(
-    found: Sequence[RowHolder], names: Mapping[tuple[str, str], str], queue: str, task: str | None
-) -> Explanation:
-    one, sessions = found[0], list(dict.fromkeys(each.session for each in found))
-    locked = f"{one.table}, {names.get((one.table, one.key), one.key)}"
-    facts = {
-        "blocking": one.session,
-        "sessions": ", ".join(map(str, sessions[:SESSIONS_SHOWN])),
-        "locked": locked,
-        "queue": queue,
-        "time": span(one.seconds or 0.0),
-        "statement": one.statement or "-",
-    }
-    step = step_to_end(one.session)
-    if len(sessions) > 1:
-        step = gettext("Find out which of these connections holds it, and let it commit, or end it in the server.")
-    evidence: dict[str, JSON] = {
-        "blocking": one.session,
-        "blocking_statement": one.statement,
-        "blocker_idles": one.idles,
-        "blocking_seconds": one.seconds,
-        "locked": locked,
-        "queue": queue,
-        "task": task,
-        "sessions": list(sessions[:SESSIONS_SHOWN]),
-    }
-    return Explanation("row_lock", _text(one, len(sessions)) % facts, evidence, step)
-
-
-def _text(one: RowHolder, sessions: int) -> str:
-    if sessions > 1:
-        return gettext(
-            "A row that claims of queue %(queue)s need (%(locked)s) is locked, so they pass over its jobs. The server "
-            "does not say by whom. Transactions with locks that have been open for a while: %(sessions)s."
-        )
-    if one.idles:
-        return gettext(
-            "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
-            "its jobs. Its transaction has been open for %(time)s and does nothing. Its last statement: %(statement)s"
-        )
-    return gettext(
-        "Connection %(blocking)d holds a lock (%(locked)s) that claims of queue %(queue)s need, so they pass over "
-        "its jobs. Its transaction has been open for %(time)s. Its statement: %(statement)s"
-    )
 
 
 def breaker_of_job(job: ReadJob, place: Place) -> list[Explanation]:

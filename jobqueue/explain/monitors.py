@@ -11,9 +11,8 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
-from jobqueue.explain.findings import Findings, counted, queue_list
-from jobqueue.explain.reading import ReadJob
+from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, Finding, counted, id_list, queue_list, span
+from jobqueue.explain.rows import ReadJob
 from jobqueue.maintenance.worker_rows import silent
 from jobqueue.models import Job
 from jobqueue.payload import JSON
@@ -23,8 +22,8 @@ from jobqueue.schedules.listing import late_names
 LEASES_MAX, WORKERS_SHOWN, LATE_MAX = 1000, 10, 1000
 
 
-def monitor_dead(findings: Findings, using: str) -> None:
-    """Add monitor_dead if leases ran out, or heartbeats ended, too long ago. Two statements.
+def monitor_dead(using: str) -> list[Finding]:
+    """monitor_dead, if leases ran out, or heartbeats ended, too long ago. Two statements.
 
     Every worker's monitor ends such leases and marks such workers about once a second.
     """
@@ -33,7 +32,7 @@ def monitor_dead(findings: Findings, using: str) -> None:
     # A worker counts as silent after that time. Monitors get the same time again to act on it.
     names = list(silent(2 * seconds, using=using).values_list("name", flat=True)[:WORKERS_SHOWN])
     if not rows and not names:
-        return
+        return []
     ids, capped = [row[0] for row in rows], len(rows) >= LEASES_MAX
     queues = {queue for _, queue, _, _ in rows}
     evidence: dict[str, JSON] = {"leases": len(ids), "jobs": list(ids[:JOBS_SHOWN]), "silent_workers": list(names)}
@@ -50,14 +49,15 @@ def monitor_dead(findings: Findings, using: str) -> None:
         )
     facts = {"n": counted(len(ids), capped=capped), "jobs": id_list(ids), "workers": ", ".join(names)}
     facts |= {"time": span(float(evidence["seconds"] or 0)), "limit": span(2 * seconds)}
-    findings.add(Explanation("monitor_dead", text % facts, evidence, _step()), queues, len(ids), capped=capped)
+    one = Explanation("monitor_dead", text % facts, evidence, _step())
+    return [Finding(one, queues=queues, jobs=len(ids), capped=capped)]
 
 
-def late_schedules(findings: Findings, using: str) -> None:
-    """Add monitor_dead if schedules are due and no worker fires them. One statement."""
+def late_schedules(using: str) -> list[Finding]:
+    """monitor_dead, if schedules are due and no worker fires them. One statement."""
     names, seconds = late_names(using, LATE_MAX)
     if not names:
-        return
+        return []
     text = gettext(
         "Schedules are due and no worker fires them: %(n)s (%(names)s); the first one has been due for %(time)s. Their "
         "jobs are not added."
@@ -66,7 +66,7 @@ def late_schedules(findings: Findings, using: str) -> None:
     evidence: dict[str, JSON] = {"kind": "schedules", "schedules": list(names[:WORKERS_SHOWN])}
     evidence |= {"late": len(names), "seconds": seconds}
     step = gettext("Start a worker without --no-scheduler. If one runs, look for 'schedule' in its log.")
-    findings.add(Explanation("monitor_dead", text % facts, evidence, step), (), 0)
+    return [Finding(Explanation("monitor_dead", text % facts, evidence, step))]
 
 
 def nobody_reaps(job: ReadJob) -> list[Explanation]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cache
 
+from django.db import Error, connections
 from django.utils.translation import gettext
 
-from jobqueue.explain.explanation import Explanation, iso, seconds_until, span
-from jobqueue.explain.reading import ReadJob
-from jobqueue.explain.words import reason_in_words
+from jobqueue.db import vendor
+from jobqueue.exceptions import NotSupported
+from jobqueue.explain.explanation import Explanation, iso, reason_in_words, seconds_until, span
+from jobqueue.explain.rows import ReadJob
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.masking import mask_text
 from jobqueue.models import Job
@@ -117,20 +121,29 @@ def not_due(job: ReadJob) -> list[Explanation]:
     """unknown_task, if a worker has parked the job for that; else not_due, if its run_at has not come."""
     if job.gate != 0 or job.run_at <= job.now:
         return []
-    seconds = seconds_until(job.run_at, job.now)
-    facts = {"id": job.pk, "time": span(seconds), "reason": mask_text(job.wait_reason or ""), "queue": job.queue}
-    evidence: dict[str, JSON] = {"job_id": job.pk, "run_at": iso(job.run_at), "seconds": seconds}
-    evidence["wait_reason"] = mask_text(job.wait_reason or "") or None
     if is_parked(job.wait_reason):
-        text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s") % facts
+        text = gettext("A worker has read job %(id)d and cannot run it: %(reason)s")
+        one = due_later(job, job.now, text, {})
         step = gettext("Deploy code that can run it to the workers of queue %(queue)s. They look again in %(time)s.")
-        return [Explanation("unknown_task", text, evidence | _task_of(job), step % facts)]
+        step = step % {"queue": job.queue, "time": span(seconds_until(job.run_at, job.now))}
+        return [Explanation("unknown_task", one.text, one.evidence | _task_of(job), step)]
     if job.wait_reason in (None, SCHEDULED):
-        text = gettext("Job %(id)d is due in %(time)s.") % facts
-    else:
-        text = gettext("Job %(id)d is due in %(time)s. It waits because of: %(reason)s") % facts
-    step = gettext("Wait, or let it run now (jobs retry %(id)d).") % facts
-    return [Explanation("not_due", text, evidence, step)]
+        return [due_later(job, job.now, gettext("Job %(id)d is due in %(time)s."), {})]
+    return [due_later(job, job.now, gettext("Job %(id)d is due in %(time)s. It waits because of: %(reason)s"), {})]
+
+
+def due_later(job: ReadJob, now: datetime, text: str, subject: dict[str, JSON], **more: object) -> Explanation:
+    """not_due of a job, in these words. `subject`: evidence besides that of the job; `more`: facts for `text`."""
+    seconds, reason = seconds_until(job.run_at, now), mask_text(job.wait_reason or "")
+    facts = {"id": job.pk, "queue": job.queue, "time": span(seconds), "reason": reason} | more
+    evidence = subject | {
+        "job_id": job.pk,
+        "run_at": iso(job.run_at),
+        "seconds": seconds,
+        "wait_reason": reason or None,
+    }
+    step = gettext("Wait, or let it run now (jobs retry %(id)d).")
+    return Explanation("not_due", text % facts, evidence, step % facts)
 
 
 def at_a_gate(job: ReadJob, *, looked: bool = True) -> Explanation:
@@ -198,3 +211,48 @@ def is_parked(wait_reason: str | None) -> bool:
 def _task_of(job: ReadJob) -> dict[str, JSON]:
     known = registry.find_handler(job.queue) if job.task is None else registry.find_task(job.task)
     return {"task": job.task, "queue": job.queue, "known_here": known is not None}
+
+
+#: a due time that is so close to the offset of the zone is told
+CLOSE = timedelta(seconds=5)
+
+
+def zone_offset(using: str) -> timedelta:
+    """How far NOW() of a session is ahead of UTC; 0 where instants have a zone. One statement on MySQL and MariaDB."""
+    try:
+        return timedelta(seconds=vendor(using).zone_seconds(connections[using]) or 0.0)
+    except (Error, NotSupported):
+        return timedelta(0)
+
+
+def is_in_zone(run_at: datetime, created_at: datetime, now: datetime, offset: timedelta) -> bool:
+    """Whether `run_at` of a job that has never run may be NOW() of its enqueue, in a zone that is ahead of UTC."""
+    if offset <= CLOSE:
+        return False
+    # The statement may have written NOW() into both.
+    created = created_at - offset if created_at > now + CLOSE else created_at
+    return abs(run_at - created - offset) <= CLOSE
+
+
+def note_zone(found: list[Explanation], job: ReadJob, using: str) -> list[Explanation]:
+    """`found`, in which not_due says so if the zone of sessions may be the reason. A statement if it is not_due."""
+    if job.attempts or job.wait_reason not in (None, SCHEDULED) or not any(one.code == "not_due" for one in found):
+        return found
+    offset = zone_offset(using)
+    if not is_in_zone(job.run_at, job.created_at, job.now, offset):
+        return found
+    return [_noted(one, job, offset) if one.code == "not_due" else one for one in found]
+
+
+def _noted(one: Explanation, job: ReadJob, offset: timedelta) -> Explanation:
+    facts = {"text": one.text, "zone": span(offset.total_seconds()), "id": job.pk}
+    text = gettext(
+        "%(text)s That is as long after its enqueue as NOW() of a session is ahead of UTC (%(zone)s): plain SQL may "
+        "have written NOW() into run_at, which is UTC."
+    )
+    step = gettext(
+        "If it should have been due at once, let it run now (jobs retry %(id)d), and write UTC_TIMESTAMP(6) in that "
+        "SQL."
+    )
+    evidence = one.evidence | {"zone_seconds": offset.total_seconds()}
+    return replace(one, text=text % facts, evidence=evidence, next_step=step % facts)

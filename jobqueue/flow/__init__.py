@@ -4,8 +4,7 @@ All functions run in the caller's transaction and work in all processes within a
 """
 
 from jobqueue.flow.breakers import Breaker, breaker
-from jobqueue.flow.controls import Paused, drain, pause, paused, resume
-from jobqueue.flow.limiting import KEEP, Limit, clear_limit, limits, set_limit
+from jobqueue.flow.rules import KEEP, Limit, Paused, clear_limit, drain, limits, pause, paused, resume, set_limit
 
 __all__ = [
     "KEEP",

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobqueue.conf import load
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.clock import read_now
-from jobqueue.flow.controls import paused
-from jobqueue.flow.limiting import KEEP, Limit, limits
-from jobqueue.flow.unaware import count_unaware, running_workers
+from jobqueue.flow.rules import KEEP, Limit, limits, paused
+from jobqueue.gates.limits import knows
 from jobqueue.gates.rules import rules
-from jobqueue.models import FlowRule
+from jobqueue.models import FlowRule, Worker
 from jobqueue.stats.live import COUNTS, count_live
 from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 
 #: counts are exact up to this
 COUNT_MAX = 10_000
@@ -144,3 +146,35 @@ def _limits_of(own: QueueSettings | None, limit: Limit | None) -> tuple[int | tu
 def _set_here(limit: Limit | None) -> tuple[str, ...]:
     given = {} if limit is None else {"concurrency": limit.concurrency, "rate": limit.rate}
     return tuple(name for name, value in given.items() if value is not KEEP)
+
+
+class Running(NamedTuple):
+    """So many running workers that serve the same queues and have announced the same limits."""
+
+    number: int
+    selection: Selection
+    announced: Any
+
+    def serves(self, queue: str) -> bool:
+        return self.selection.serves(queue)
+
+
+def running_workers(using: str) -> list[Running]:
+    """The running workers, those that are alike together."""
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True)
+    with explain_missing_table(using):
+        found = list(rows.values_list("queues", "gates"))
+    alike = Counter((queues, json.dumps(gates, sort_keys=True)) for queues, gates in found)
+    return [Running(number, stored_selection(queues), json.loads(gates)) for (queues, gates), number in alike.items()]
+
+
+def count_unaware(workers: list[Running], queue: str, task: str | None, *, set_here: bool) -> int:
+    """How many of `workers` serve `queue` and do not know its limit, or that of a task in it.
+
+    Limits set at run time are known to every worker that supports limits.
+    """
+    return sum(
+        worker.number
+        for worker in workers
+        if worker.serves(queue) and (worker.announced is None if set_here else not knows(worker.announced, queue, task))
+    )

@@ -70,11 +70,11 @@ def _of_all(
 ) -> list[list[Level]] | None:
     """The levels of each of `places`, the highest one last; None if the table has too many, or no scan reads them."""
     quote = connections[using].ops.quote_name
-    columns = ", ".join(map(quote, ("queue", "status", "gate", "priority")))
-    where = "" if within is None else f"{quote('queue')} BETWEEN %s AND %s"
-    sql = vendor(using).loose_scan_sql(quote(Job._meta.db_table), columns, INDEX, where)
-    if sql is None:
+    columns = list(map(quote, ("queue", "status", "gate", "priority")))
+    where = [] if within is None else [f"{quote('queue')} BETWEEN %s AND %s"]
+    if not vendor(using).scans_combinations:
         return None
+    sql = vendor(using).loose_scan_sql(quote(Job._meta.db_table), columns, INDEX, where=where)
     most = LEVELS_OF_A_PLACE * len(places)
     with connections[using].cursor() as cursor:
         cursor.execute(sql, [*(within or ()), most])

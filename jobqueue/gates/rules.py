@@ -20,9 +20,8 @@ from jobqueue.conf.known_tasks import path_of
 from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
-from jobqueue.db.opening import open_connection
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.db.sockets import close_if_ended
+from jobqueue.db.sessions import close_if_ended, open_connection
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import JobQueueError
 from jobqueue.gates import declared

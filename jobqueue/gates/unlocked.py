@@ -15,8 +15,7 @@ from django.db.models import QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, read_now
-from jobqueue.db.redone import Verb
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.models import Gate
 
 #: between the tries to lock what others have locked: a claim that is not frozen has it for a few milliseconds

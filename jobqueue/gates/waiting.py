@@ -73,7 +73,7 @@ def subjects_waiting(after: int, most: int, using: str) -> list[int]:
     connection = connections[using]
     table, column = map(connection.ops.quote_name, (GateWait._meta.db_table, "subject"))
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).distinct_after_sql(table, column, "ix_gate_wait"), [after, most])
+        cursor.execute(vendor(using).loose_scan_sql(table, [column], "ix_gate_wait", after=True), [after, most])
         return [int(subject) for (subject,) in cursor.fetchall()]
 
 

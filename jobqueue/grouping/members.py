@@ -1,22 +1,88 @@
-"""Adds members and nodes: their jobs and their rows in one transaction, in which the row of the group is locked."""
+"""A group: the marks of its jobs, its members and callbacks, which are stored as jobs, and what is known of it.
+
+Members are added with their jobs in one transaction, in which the row of the group is locked. Counts of a group that
+has not ended are read from its members, and may lag.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from django.db import connections
+from django.db.models import Count
 
+from jobqueue.compat import AnyTask
+from jobqueue.conf.task_spec import spec_of
 from jobqueue.db import vendor
+from jobqueue.db.clock import read_now
+from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.marks import MEMBER, PARENT, group_of, marked, with_option, without_option
+from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, WrongDatabase
+from jobqueue.failures.text import summary
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
+from jobqueue.payload import JSON
 from jobqueue.producer.dedupe import holders
 from jobqueue.producer.enqueueing import add_many
 from jobqueue.producer.insert import NewJob
+from jobqueue.producer.stored import from_json, job_from_json, job_to_json, to_json
+
+#: of a member, and of a callback: the id of the group
+MEMBER, CALLBACK = "group", "callback_of"
+#: of a node of a workflow that is a parent of others: true
+PARENT = "parent"
+SUCCESS, FAILURE, DONE = "on_success", "on_failure", "on_done"
+_PAGE = 1000
+State = GroupMember.State
+
+
+def group_of(options: JSON) -> int | None:
+    """The group that a job with these options is a member of."""
+    return _number(options, MEMBER)
+
+
+def callback_of(options: JSON) -> int | None:
+    """The group that a job with these options is a callback of."""
+    return _number(options, CALLBACK)
+
+
+def is_parent(options: JSON) -> bool:
+    """Whether a job with these options is a node that others wait for."""
+    return isinstance(options, dict) and options.get(PARENT) is True
+
+
+def _number(options: JSON, name: str) -> int | None:
+    found = options.get(name) if isinstance(options, dict) else None
+    # Plain SQL may have written anything.
+    return found if type(found) is int and 0 < found < 2**63 else None
+
+
+def marked(job: NewJob, name: str, group_id: int) -> NewJob:
+    """The same job with the id of a group in its options."""
+    return with_option(job, name, group_id)
+
+
+def with_option(job: NewJob, name: str, value: JSON) -> NewJob:
+    """The same job with one more option."""
+    return _with_options(job, _options(job) | {name: value})
+
+
+def without_option(job: NewJob, name: str) -> NewJob:
+    """The same job without an option, if it has it."""
+    return _with_options(job, {key: value for key, value in _options(job).items() if key != name})
+
+
+def _options(job: NewJob) -> dict[str, JSON]:
+    return json.loads(job.options) if job.options else {}
+
+
+def _with_options(job: NewJob, options: dict[str, JSON]) -> NewJob:
+    return replace(job, options=Encoded(json.dumps(options, separators=(",", ":"))) if options else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +175,182 @@ def _held(queue: str) -> InvalidValue:
     return InvalidValue(
         f"a dedupe key among the members is held by a job of the queue {queue!r}, or comes twice, so the group would "
         "lack a member. Nothing was written; leave the key out, or the member."
+    )
+
+
+def template(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
+    """The job of a task for a group in the database `using`, not written yet. Raises what enqueue() raises.
+
+    Also InvalidType for a task of another backend, and WrongDatabase for one whose jobs are in another database.
+    """
+    return dated(undated(task, args, kwargs, using), task, using)
+
+
+def dated(job: NewJob, task: AnyTask, using: str) -> NewJob:
+    """A job that undated() gave, with the time after which it does not start, by the database's clock."""
+    expires = spec_of(task).expiry
+    return job if expires is None else replace(job, expires_at=_instant(expires, job.run_at, using))
+
+
+def undated(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
+    """template() without expires_at; reads nothing."""
+    get_backend = getattr(task, "get_backend", None)
+    backend: Any = get_backend() if callable(get_backend) else None
+    if not getattr(backend, "jobqueue_backend", False):
+        name = getattr(task, "module_path", None) or repr(task)[:80]
+        raise InvalidType(
+            f"{name} is not a task of a backend of jobqueue. Nothing was written; give one made by @task."
+        )
+    if backend.database != using:
+        raise WrongDatabase(
+            f"the jobs of {task.module_path} are in the database {backend.database!r}, and the group is in {using!r}: "
+            "no transaction spans both. Nothing was written; give the group the database of its tasks with using=."
+        )
+    job: NewJob = backend.template(task, args, kwargs)
+    return job
+
+
+def stored(callbacks: Mapping[str, AnyTask | None], using: str) -> JSON:
+    """The callbacks of a group as JSON; None if there are none. Raises what template() raises."""
+    return {name: _stored(name, task, using) for name, task in callbacks.items() if task is not None} or None
+
+
+def _stored(name: str, task: AnyTask, using: str) -> JSON:
+    try:
+        job = undated(task, [], {}, using)
+    except WrongDatabase:
+        raise
+    except JobQueueError as error:
+        raise InvalidValue(f"{name} cannot be a callback, which is enqueued without arguments: {error}") from error
+    if job.dedupe_key is not None:
+        raise InvalidValue(
+            f"{name} has a dedupe key, so it might not be enqueued. Nothing was written; a callback is enqueued once."
+        )
+    return {"job": job_to_json(job), "expires": to_json(spec_of(task).expiry)}
+
+
+def _instant(expires: float | datetime | None, run_at: datetime | None, using: str) -> datetime | None:
+    if not isinstance(expires, float):
+        return expires
+    now = read_now(using)
+    return max(now, run_at or now) + timedelta(seconds=expires)
+
+
+def jobs_of(group: JobGroup, *, succeeded: bool, using: str) -> dict[str, NewJob]:
+    """The callbacks to add when a group ends, by their names. Raises InvalidValue if this version cannot read one."""
+    callbacks: Any = group.callbacks or {}
+    jobs = {}
+    for name in (SUCCESS if succeeded else FAILURE, DONE):
+        try:
+            found = callbacks.get(name)
+            if found is None:
+                continue
+            job, expires = job_from_json(found["job"]), from_json(found["expires"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidValue(f"this version cannot read its {name} ({summary(error)})") from error
+        job = replace(job, expires_at=_instant(expires, job.run_at, using))
+        jobs[name] = marked(job, CALLBACK, group.pk)
+    return jobs
+
+
+def with_jobs(callbacks: JSON, added: Mapping[str, int]) -> JSON:
+    """The stored callbacks with the ids of the jobs that were added; a workflow that is resumed adds others."""
+    found: Any = callbacks
+    return found | {name: {**found[name], "jobs": [*_added(found[name]), job_id]} for name, job_id in added.items()}
+
+
+def added_jobs(callbacks: JSON) -> list[int]:
+    """The ids of the callbacks that were added at the ends of a group."""
+    return [job_id for one in callbacks.values() for job_id in _added(one)] if isinstance(callbacks, dict) else []
+
+
+def _added(callback: Any) -> list[int]:
+    return list(callback.get("jobs", ())) if isinstance(callback, dict) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as it was read. Instants are aware, in UTC. `state` is "open", "sealed" or "ended".
+
+    `if_failed` is that of a workflow; None: it is none.
+    """
+
+    id: int
+    name: str
+    state: str
+    total: int
+    done: int
+    failed: int
+    canceled: int
+    created_at: datetime
+    sealed_at: datetime | None
+    canceled_at: datetime | None
+    ended_at: datetime | None
+    if_failed: str | None = None
+
+    @property
+    def outstanding(self) -> int:
+        """How many members have not ended."""
+        return max(0, self.total - self.done - self.failed - self.canceled)
+
+
+def read_group(row: JobGroup, using: str) -> Group:
+    """The group of a row, with its counts."""
+    counts = {name: getattr(row, name) for name in ("total", "done", "failed", "canceled")}
+    if row.state != JobGroup.State.ENDED:
+        members = GroupMember.objects.using(using).filter(group_id=row.pk)
+        found = dict(members.order_by().values_list("state").annotate(jobs=Count("pk")))
+        counts = {state.name.lower(): found.get(state, 0) for state in (State.DONE, State.FAILED, State.CANCELED)}
+        counts["total"] = sum(found.values())
+    return Group(
+        id=row.pk,
+        name=str(row.name),
+        state=JobGroup.State(row.state).name.lower(),
+        created_at=row.created_at,
+        sealed_at=row.sealed_at,
+        canceled_at=row.canceled_at,
+        ended_at=row.ended_at,
+        if_failed=None if row.if_failed is None else JobGroup.IfFailed(row.if_failed).name.lower(),
+        **counts,
+    )
+
+
+def still_read(group_ids: Collection[int], using: str) -> set[int]:
+    """Those of the groups that have not ended, or whose callbacks have not: results of their members are needed."""
+    rows = JobGroup.objects.using(using).filter(pk__in=sorted(group_ids))
+    found = {group_id for group_id, state in rows.values_list("pk", "state") if state != JobGroup.State.ENDED}
+    ended = rows.exclude(pk__in=found).filter(callbacks__isnull=False)
+    added = {job_id: pk for pk, callbacks in ended.values_list("pk", "callbacks") for job_id in added_jobs(callbacks)}
+    live = Job.objects.using(using).filter(pk__in=sorted(added), status__in=(Job.Status.READY, Job.Status.PROCESSING))
+    return found | {added[job_id] for job_id in (live.values_list("pk", flat=True) if added else ())}
+
+
+def results_of(group_id: int, using: str) -> Iterator[JSON]:
+    """The results of the members that are DONE, in the order in which they were added, read by the thousand.
+
+    Raises InvalidValue if one is missing: members may be deleted after the group and its callbacks have ended, and a
+    callback that is run again then must not take the rest for all.
+    """
+    after, count = 0, 0
+    members = GroupMember.objects.using(using).filter(group_id=group_id, state=State.DONE)
+    while True:
+        ids = list(members.filter(job_id__gt=after).order_by("job_id").values_list("job_id", flat=True)[:_PAGE])
+        found = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "result"))
+        for job_id in ids:
+            if job_id not in found:
+                raise _incomplete(group_id, f"job {job_id} was deleted")
+            yield found[job_id]
+        count += len(ids)
+        if len(ids) < _PAGE:
+            break
+        after = ids[-1]
+    group = JobGroup.objects.using(using).filter(pk=group_id).values_list("state", "done").first()
+    if group is None or (group[0] == JobGroup.State.ENDED and count < (group[1] or 0)):
+        raise _incomplete(group_id, "the group is so old that its members are deleted")
+
+
+def _incomplete(group_id: int, why: str) -> InvalidValue:
+    return InvalidValue(
+        f"results() of the group {group_id} cannot give all results: {why}. Run the callback without them, or keep "
+        "DONE jobs for longer with RETENTION, and groups with GROUP_RETENTION_SECONDS."
     )

@@ -7,10 +7,7 @@ from typing import Any
 
 from jobqueue.compat import AnyTask
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.callbacks import template
-from jobqueue.grouping.marks import callback_of, group_of
-from jobqueue.grouping.members import add_members
-from jobqueue.grouping.reading import Group, read_group, results_of
+from jobqueue.grouping.members import Group, add_members, callback_of, group_of, read_group, results_of, template
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.payload import JSON
 
@@ -39,22 +36,18 @@ class RunningGroup:
 
     @property
     def total(self) -> int:
-        """How many members it has."""
         return self._read().total
 
     @property
     def done(self) -> int:
-        """How many members are DONE."""
         return self._read().done
 
     @property
     def failed(self) -> int:
-        """How many members are FAILED."""
         return self._read().failed
 
     @property
     def canceled(self) -> int:
-        """How many members are CANCELED."""
         return self._read().canceled
 
     def results(self) -> Iterator[JSON]:

@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING
 from jobqueue import import_on_first_use
 
 if TYPE_CHECKING:
-    from jobqueue.grouping.reading import Group
-    from jobqueue.groups.by_hand import cancel, get, known, seal
-    from jobqueue.groups.resuming import Resumed, resume
+    from jobqueue.grouping.members import Group
+    from jobqueue.groups.operator import Resumed, cancel, get, known, resume, seal
 
 __all__ = ["Group", "Resumed", "cancel", "get", "known", "resume", "seal"]
 
 __getattr__ = import_on_first_use(
     __name__,
     {
-        "Group": "by_hand",
-        "Resumed": "resuming",
-        "cancel": "by_hand",
-        "get": "by_hand",
-        "known": "by_hand",
-        "resume": "resuming",
-        "seal": "by_hand",
+        "Group": "operator",
+        "Resumed": "operator",
+        "cancel": "operator",
+        "get": "operator",
+        "known": "operator",
+        "resume": "operator",
+        "seal": "operator",
     },
 )

@@ -91,7 +91,7 @@ class GroupMaker:
         return self._id
 
     def __enter__(self) -> GroupMaker:
-        from jobqueue.groups.by_hand import insert_group
+        from jobqueue.groups.operator import insert_group
 
         if self._id is not None:
             raise InvalidValue(
@@ -162,7 +162,7 @@ class GroupMaker:
             raise
 
     def _template(self, task: AnyTask, args: list[JSON], kwargs: dict[str, JSON]) -> NewJob:
-        from jobqueue.grouping.callbacks import template
+        from jobqueue.grouping.members import template
 
         if not self._open:
             raise InvalidValue(
@@ -199,7 +199,7 @@ class GroupMaker:
             raise
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        from jobqueue.groups.by_hand import seal
+        from jobqueue.groups.operator import seal
 
         self._open = False
         if self._block is None:

@@ -91,7 +91,7 @@ class Workflow:
         enqueue() raises, WrongDatabase, and InvalidValue for a name that is taken, an ordering key of a node with
         parents, a node of another workflow, and after start(). Nothing is written.
         """
-        from jobqueue.grouping.callbacks import undated
+        from jobqueue.grouping.members import undated
 
         self._refuse_started("add()")
         parents = self._names_of(after)
@@ -127,9 +127,8 @@ class Workflow:
         return found
 
     def _write(self, order: Sequence[str], using: str) -> int:
-        from jobqueue.grouping.callbacks import dated
-        from jobqueue.grouping.members import NewNode, add_nodes
-        from jobqueue.groups.by_hand import insert_group, seal
+        from jobqueue.grouping.members import NewNode, add_nodes, dated
+        from jobqueue.groups.operator import insert_group, seal
         from jobqueue.models import JobGroup
 
         places = {name: place for place, name in enumerate(order)}

@@ -14,7 +14,7 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
-from jobqueue.db.lock_dialect import UniqueInsert
+from jobqueue.db.locks import UniqueInsert
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DatabaseBusy, InProgress, InvalidValue
 from jobqueue.failures import storable

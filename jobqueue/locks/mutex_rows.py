@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
-from jobqueue.db.lock_dialect import MutexTable
+from jobqueue.db.locks import MutexTable
 from jobqueue.exceptions import InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Deadline
 from jobqueue.lockstats import recorder

@@ -14,7 +14,7 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction, once_per_session
 from jobqueue.db.dialect import Fault
-from jobqueue.db.sockets import close_if_ended
+from jobqueue.db.sessions import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import Lock

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
@@ -25,9 +25,9 @@ from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.diagnostics import Deadlock
-from jobqueue.db.digest_rows import digest, write_rows
-from jobqueue.db.redone import Refusal
+from jobqueue.db.retry import Refusal
 from jobqueue.db.stuck_statements import watched
+from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import WrongSettings
 from jobqueue.models import LockFinding, LockStat, RedoneStat
 
@@ -204,35 +204,29 @@ def deadlock_finding(report: Deadlock) -> Finding:
     return Finding(LockFinding.Kind.DEADLOCK, report.identity, asdict(report))
 
 
-def write_stats(source: bytes, window: int, totals: Mapping[LockId, Counters], *, using: str) -> None:
-    """Write the totals of one window of the process `source`; a later call with newer totals replaces them."""
+def write_counters(
+    model: type[LockStat | RedoneStat],
+    names: tuple[str, str],
+    window: int,
+    counters: Iterable[tuple[tuple[str, str], Counters | Refused]],
+    *,
+    using: str,
+) -> None:
+    """Write the counters of a window of this process by their `names`; a later call with newer ones replaces them."""
+    # Django 6 leaves a column with its default out of the INSERT, and then MySQL cannot update by it.
+    seen_at = {"counted_at" if model is LockStat else "last_seen_at": UtcNow()}
     rows = [
-        LockStat(
-            id=digest(source, str(window), kind, key),
-            counted_at=UtcNow(),
-            kind=kind,
-            lock_key=key,
-            **asdict(counters),
+        model(
+            id=digest(_process.source, str(window), *key),
+            **seen_at,
+            **dict(zip(names, key, strict=True)),
+            **asdict(counted),
         )
         # In order of the key: two processes never write one row, but their index entries are neighbours.
-        for (kind, key), counters in sorted(totals.items())
+        for key, counted in sorted(counters)
     ]
-    write_rows(rows, COUNTER_NAMES, using=using)
-
-
-def write_refused(source: bytes, window: int, refused: Mapping[TransactionId, Refused], *, using: str) -> None:
-    """Write the transactions that one window of the process `source` redid or gave up; a later call replaces them."""
-    rows = [
-        RedoneStat(
-            id=digest(source, str(window), verb, error),
-            last_seen_at=UtcNow(),
-            verb=verb,
-            error=error,
-            **asdict(counters),
-        )
-        for (verb, error), counters in sorted(refused.items())
-    ]
-    write_rows(rows, ("last_seen_at", "redone", "given_up"), using=using)
+    changing = [field.name for field in model._meta.concrete_fields if field.name not in ("id", "counted_at", *names)]
+    write_rows(rows, changing, using=using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
@@ -302,7 +296,7 @@ def reentered(kind: str, key: str) -> None:
 
 
 def refused(refusal: Refusal) -> None:
-    """Count a transaction that the database refused. Observes jobqueue.db.redone."""
+    """Count a transaction that the database refused. Observes jobqueue.db.retry."""
     if _counts():
         transaction = TransactionId(refusal.verb, refusal.kind.value)
         _process.buffer.count_refused(transaction, redone=refusal.redone)
@@ -339,8 +333,8 @@ def flush() -> None:
     # One at a time: rows are totals, and an older total must not replace a newer one.
     with _process.flushing, watched(connections[alias]):
         for window, totals in _process.buffer.pending():
-            write_stats(_process.source, window.number, totals, using=alias)
-            write_refused(_process.source, window.number, dict(window.refused), using=alias)
+            write_counters(LockStat, ("kind", "lock_key"), window.number, totals.items(), using=alias)
+            write_counters(RedoneStat, ("verb", "error"), window.number, dict(window.refused).items(), using=alias)
         _process.buffer.forget_written()
         while _process.findings:
             keep_findings([_process.findings[0]], using=alias)

@@ -17,23 +17,21 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.grouping.reading import still_read
+from jobqueue.grouping.members import still_read
 from jobqueue.models import (
     Allocation,
     ArchivedJob,
     AuditEvent,
     GroupMember,
     GroupParent,
+    HeldKey,
     IdempotencyRecord,
     JobAlarm,
     JobGroup,
     JobStat,
-    JobStatTotal,
     LockFinding,
     LockStat,
-    OrderingKey,
     OutboxEvent,
-    OutboxKey,
     QueueStat,
     RedoneStat,
     Redrive,
@@ -155,12 +153,11 @@ OUTBOX_EVENTS = Cleaner(
     "ix_outbox_processed",
     lambda settings: settings.outbox_settings.retention_seconds,
 )
-OUTBOX_KEYS = Cleaner("keys", OutboxKey, "created_at", "ix_outbox_key_age", _key_seconds)
+KEYS = Cleaner("keys", HeldKey, "created_at", "ix_key_age", _key_seconds)
 IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)
 LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds)
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
 REDONE_STATS = Cleaner("redone_figures", RedoneStat, "last_seen_at", "ix_redone_stat_age", _lock_stat_seconds)
-ORDERING_KEYS = Cleaner("ordering_keys", OrderingKey, "created_at", "ix_ordering_key_age", _key_seconds)
 #: those under way stay: their ended_at is NULL
 REDRIVES = Cleaner(
     "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
@@ -199,20 +196,13 @@ SCHEDULES = Cleaner(
     "schedules", Schedule, "retired_at", "ix_schedule_retired", lambda settings: settings.schedule_retention_seconds
 )
 JOB_STATS = Cleaner(
-    "statistics", JobStat, "begins_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
+    "statistics", JobStat, "counted_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
 QUEUE_STATS = Cleaner(
     "queue_statistics",
     QueueStat,
-    "begins_at",
-    "ix_queue_stat_age",
-    lambda settings: settings.stat_retention_seconds,
-)
-JOB_STAT_TOTALS = Cleaner(
-    "statistics_totals",
-    JobStatTotal,
     "counted_at",
-    "ix_stat_total_age",
+    "ix_queue_stat_age",
     lambda settings: settings.stat_retention_seconds,
 )
 #: those that fire stay: their quiet_at is NULL
@@ -222,16 +212,14 @@ JOB_ALARMS = Cleaner(
 GROUPS = GroupCleaner()
 CLEANERS: tuple[Cleaner | GroupCleaner, ...] = (
     OUTBOX_EVENTS,
-    OUTBOX_KEYS,
+    KEYS,
     IDEMPOTENCY_RECORDS,
     LOCK_STATS,
     LOCK_FINDINGS,
     REDONE_STATS,
     JOB_STATS,
     QUEUE_STATS,
-    JOB_STAT_TOTALS,
     JOB_ALARMS,
-    ORDERING_KEYS,
     REDRIVES,
     AUDIT_EVENTS,
     WORKERS,

@@ -25,9 +25,9 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates.announced import Announcing, LimitedGate, limits_in_effect
 from jobqueue.gates.buckets import mend
 from jobqueue.gates.levels import INDEX, Level, ranks
+from jobqueue.gates.limits import Announcing, LimitedGate, limits_in_effect
 from jobqueue.gates.opening import open_first, open_free, open_jobs
 from jobqueue.gates.rules import rules
 from jobqueue.gates.slots import Slot

@@ -16,7 +16,7 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.grouping.ending import STATE_OF, end_if_last, end_members, outstanding
+from jobqueue.grouping.ends import STATE_OF, end_if_last, end_members, outstanding
 from jobqueue.grouping.nodes import undecided
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions.canceling import cancel_members

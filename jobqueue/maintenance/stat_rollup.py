@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -21,9 +22,9 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import JobStat, JobStatTotal, QueueStat
-from jobqueue.models.stat import CountedEnds
-from jobqueue.stats.counts import Counts, Kind
+from jobqueue.models import JobStat, QueueStat
+from jobqueue.models.stat import EPOCH, CountedEnds
+from jobqueue.stats.ends import Ends
 
 #: rows of one transaction
 BATCH = 500
@@ -108,46 +109,36 @@ def _merge(
         found = list(server.lock_rows(rows.order_by(*columns, "id"))[:BATCH])
         if not found:
             return Counter()
-        names = {name_of(row, columns) for row in found}
-        there = stats.filter(span=rule.target, begins_at=begins_at, queue__in={row.queue for row in found})
-        earlier = [row for row in server.lock_rows(there.order_by("id")) if name_of(row, columns) in names]
-        sums = sums_by_name([*earlier, *found], columns)
-        stats.filter(pk__in=[row.pk for row in (*earlier, *found)]).delete()
-        new = [_row(model, rule.target, begins_at, name, counts) for name, counts in sorted(sums.items())]
-        stats.bulk_create(new, batch_size=BATCH)
-        of_tasks = [row for row in found if isinstance(row, JobStat)]
-        if of_tasks and rule.source == JobStat.Span.PROCESS:
-            add_to_totals(of_tasks, now, using=using)
-    return Counter(statistics_added_up=len(found), statistics_written=len(new))
+        stats.filter(pk__in=[row.pk for row in found]).delete()
+        written = _add(stats, found, span=rule.target, begins_at=begins_at, counted_at=begins_at)
+        if model is JobStat and rule.source == JobStat.Span.PROCESS:
+            _add(stats, found, span=JobStat.Span.TOTAL, begins_at=EPOCH, counted_at=now)
+    return Counter(statistics_added_up=len(found), statistics_written=written)
 
 
-def _row(
-    model: type[JobStat | QueueStat], span: JobStat.Span, begins_at: datetime, name: Name, counts: Counts
-) -> JobStat | QueueStat:
-    names = dict(zip(TABLES[model], name, strict=True))
-    return model(id=os.urandom(16), span=span, begins_at=begins_at, **names, **counts.columns())
+def _add(
+    stats: QuerySet[JobStat | QueueStat], rows: Sequence[JobStat | QueueStat], *, counted_at: datetime, **time: Any
+) -> int:
+    """Add `rows` to those of their names that begin at this time, and return the number of rows that were written.
 
-
-def add_to_totals(rows: Sequence[JobStat], now: datetime, *, using: str) -> None:
-    """Add `rows` to the totals of their kinds, in the transaction of the caller, which deletes `rows`.
-
-    A row of a total that another roll-up has locked is left alone, and a second one is written beside it: so nobody
-    waits, and no two roll-ups deadlock. `now` is by the clock of the database.
+    In the transaction of the caller, which deletes `rows`. A row that another roll-up has locked is left alone, and a
+    second one is written beside it: so nobody waits, and no two roll-ups deadlock.
     """
-    server, totals = vendor(using), JobStatTotal.objects.using(using)
-    sums = sums_by_name(rows, Kind._fields)
-    there = totals.filter(queue__in={row.queue for row in rows}, task__in={row.task for row in rows})
-    earlier = [row for row in server.lock_rows(there.order_by("queue", "task")) if (row.queue, row.task) in sums]
-    for kind, counts in sums_by_name(earlier, Kind._fields).items():
-        sums[kind].add(counts)
-    totals.filter(pk__in=[row.pk for row in earlier]).delete()
-    totals.bulk_create(
-        [
-            JobStatTotal(id=os.urandom(16), queue=queue, task=task, counted_at=now, **counts.columns())
-            for (queue, task), counts in sorted(sums.items())
-        ],
-        batch_size=500,
-    )
+    columns = TABLES[stats.model]
+    sums = sums_by_name(rows, columns)
+    names = {f"{column}__in": {getattr(row, column) for row in rows} for column in columns}
+    there = vendor(stats.db).lock_rows(stats.filter(**time, **names).order_by(*columns, "id"))
+    earlier = [row for row in there if name_of(row, columns) in sums]
+    for name, ends in sums_by_name(earlier, columns).items():
+        sums[name].add(ends)
+    stats.filter(pk__in=[row.pk for row in earlier]).delete()
+    times = time | {"counted_at": counted_at}
+    new = [
+        stats.model(id=os.urandom(16), **times, **dict(zip(columns, name, strict=True)), **ends.columns())
+        for name, ends in sorted(sums.items(), key=itemgetter(0))
+    ]
+    stats.bulk_create(new, batch_size=BATCH)
+    return len(new)
 
 
 def name_of(row: CountedEnds, columns: Sequence[str]) -> Name:
@@ -155,9 +146,9 @@ def name_of(row: CountedEnds, columns: Sequence[str]) -> Name:
     return tuple(getattr(row, column) for column in columns)
 
 
-def sums_by_name(rows: Iterable[CountedEnds], columns: Sequence[str]) -> dict[Name, Counts]:
+def sums_by_name(rows: Iterable[CountedEnds], columns: Sequence[str]) -> dict[Name, Ends]:
     """The sums of `rows` by the values of these columns."""
-    sums: dict[Name, Counts] = {}
+    sums: dict[Name, Ends] = {}
     for row in rows:
-        sums.setdefault(name_of(row, columns), Counts()).add(Counts.of(row))
+        sums.setdefault(name_of(row, columns), Ends()).add(Ends.of(row))
     return sums

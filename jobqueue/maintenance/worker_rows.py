@@ -20,7 +20,7 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_change
 from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
-from jobqueue.gates.announced import own_limits
+from jobqueue.gates.limits import own_limits
 from jobqueue.models import Worker
 from jobqueue.payload import JSON
 from jobqueue.signals import worker_started, worker_stopped

@@ -2,8 +2,7 @@
 
 from jobqueue.masking.names import MASK, is_secret_name, own_rules
 from jobqueue.masking.text import mask_tail, mask_text
-from jobqueue.masking.unmasking import has_mask, unmask
-from jobqueue.masking.value import mask_texts, mask_value
+from jobqueue.masking.value import has_mask, mask_texts, mask_value, unmask
 
 __all__ = [
     "MASK",

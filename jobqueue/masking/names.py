@@ -46,7 +46,8 @@ _ABOUT_BEGINS = frozenset([
 
 def is_secret_name(name: str) -> bool:
     """Whether a key, argument or header of this name holds a secret; dbPassword, X-Api-Key and PGPASSWORD do."""
-    return _is_secret(name[-NAME_CHARS:])
+    end = name[-NAME_CHARS:]
+    return _known(end) or (bool(keys := own_rules().keys) and plain_name(end) in keys)
 
 
 @lru_cache(maxsize=4096)
@@ -68,10 +69,6 @@ def names_a_thing(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name[-NAME_CHARS:])]
     secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDS)}
     return bool(secret) and secret <= _THINGS and not any(phrase in "".join(words) for phrase in _PHRASES)
-
-
-def _is_secret(name: str) -> bool:
-    return _known(name) or (bool(keys := own_rules().keys) and plain_name(name) in keys)
 
 
 def own_rules() -> MaskSettings:

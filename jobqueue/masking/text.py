@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 
 from jobqueue.masking.names import MASK, is_secret_name, names_a_thing, own_rules
-from jobqueue.masking.numbers import mask_numbers
-from jobqueue.masking.tokens import mask_tokens
-from jobqueue.masking.urls import mask_urls
 
 # A name and what stands between it and its value: = : => := with quotes, also those of JSON within JSON. The names are
 # possessive, so that each character is read once.
@@ -42,6 +39,45 @@ _ELEMENT = re.compile(r"(<([\w:.-]{1,100})(?:\s[^<>]{0,200})?>)([^<>]{1,2000})(?
 # What storable() writes where it has left something out, and the rest of the line that it has cut.
 _CUT = re.compile(r"(\n\.\.\. \d{1,12} bytes left out \.\.\.\n)([^\n]*\n?)")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
+#: up to the last @ of what has no blank: a password may have an @ and a / of its own
+_ACCOUNT = re.compile(r"://([^\s/:\"'<>]{0,200}):([^\s\"'<>]{1,300})@")
+_PORT = re.compile(r"\d{1,5}[/?#]")
+#: schemes whose URLs have paths with an @: https://registry:5000/@scope/name
+_WITH_PATHS = ("http", "https", "ws", "wss", "ssh", "git", "ftp")
+_ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
+_FORMS = (
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}",  # AWS
+    r"gh[pousr]_\w{20,255}|github_pat_\w{20,255}",
+    r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas|imt|ffct)-[\w-]{16,255}",  # GitLab
+    r"xox[abeoprs]-[\w-]{10,255}|xapp-[\w-]{10,255}|xwfp-[\w-]{10,255}",  # Slack
+    r"(?:sk|rk|pk)_(?:live|test)_\w{10,255}|whsec_[\w+/=]{16,255}",  # Stripe
+    r"AIza[\w-]{35}|ya29\.[\w.-]{20,1000}|GOCSPX-[\w-]{20,100}|1//0[\w-]{30,200}",  # Google
+    r"(?:AC|SK)[0-9a-f]{32}",  # Twilio
+    r"SG\.[\w-]{16,40}\.[\w-]{16,80}",  # SendGrid
+    r"npm_\w{30,100}|pypi-[\w-]{30,500}|dckr_(?:pat|oat)_[\w-]{20,100}|rubygems_[0-9a-f]{32,64}",
+    r"\d{8,10}:AA[\w-]{32,40}",  # Telegram
+    r"sk-(?:ant-|proj-|svcacct-|or-)?[\w-]{20,300}",
+    r"hf_[A-Za-z0-9]{30,60}|gsk_\w{40,80}|xai-\w{40,100}|r8_\w{30,60}",
+    r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|sq0(?:atp|csp)-[\w-]{20,60}",  # Shopify, Square
+    r"dop_v1_[0-9a-f]{60,70}|hv[sbr]\.[\w-]{20,300}|glsa_\w{30,60}|dapi[0-9a-f]{32}|lin_api_\w{30,60}",
+    r"key-[0-9a-f]{32}|[0-9a-f]{32}-us\d{1,2}|NRAK-[A-Z0-9]{27}|sntrys_[\w+/=-]{30,400}|PMAK-[0-9a-f-]{40,70}",
+    r"AGE-SECRET-KEY-1[0-9A-Z]{50,60}|figd_[\w-]{30,60}|ATATT3[\w=-]{30,300}",
+    r"eyJ[\w-]{6,}+\.[\w-]{4,}+(?:\.[\w-]*+){0,3}",  # JWT, JWE
+)
+_TOKEN = re.compile(r"(?<![\w-])(?:" + "|".join(_FORMS) + r")(?![\w-])")
+_WEBHOOK = re.compile(r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/)[\w/-]{10,200}")
+# Of the schemes only with what looks like a token: "Basic authentication" is text.
+_SCHEME = re.compile(r"\b(Bearer|Basic|Token|ApiKey)([ \t]{1,8})(?=[^\s\d=]{0,500}[\d=])[\w.~+/=-]{8,2000}", re.I)
+# Up to the next row of dashes, so that text with many beginnings is read once. A key that was cut has no end.
+_PRIVATE_KEY = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?:[^-]|-(?!----))*+"
+    r"(-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
+)
+_CARD = re.compile(r"(?<![\w.-])[2-6]\d{3}(?:[ -]?\d{4,6}){2}(?:[ -]?\d{1,7})?(?![\w-]|\.\d)")
+_ISSUER = re.compile(r"4|5[1-5]|2[2-7]|3[47]|35|30|36|38|6011|6[45]")
+# Year, month and day of birth, then seven digits.
+_RESIDENT = re.compile(r"(?<![\w-])\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])-[1-8]\d{6}(?![\w-])")
+_SSN = re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])")
 
 
 def mask_text(text: str) -> str:
@@ -132,3 +168,37 @@ def _end_of(line: re.Match[str], text: str) -> int:
 def _in_its_quotes(value: str) -> str:
     quotes = _SHOWN_QUOTES.match(value)
     return f"{quotes[1]}{MASK}{quotes[2] or ''}" if quotes else MASK
+
+
+def mask_urls(text: str) -> str:
+    """`text` with masked passwords in its URLs: mysql://kim:********@db/shop."""
+    return _ACCOUNT_TOKEN.sub(f"://{MASK}@", _ACCOUNT.sub(_without_password, text))
+
+
+def _without_password(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - 5) : found.start()]
+    if _PORT.match(found[2]) and re.split(r"[^a-z]", before.lower())[-1] in _WITH_PATHS:
+        return found[0]
+    return f"://{found[1]}:{MASK}@"
+
+
+def mask_tokens(text: str) -> str:
+    """Mask private keys, tokens by their prefixes, webhooks, and what follows Bearer, Basic and Token."""
+    text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{MASK}{found[2] or ''}", text)
+    text = _TOKEN.sub(MASK, text)
+    text = _WEBHOOK.sub(rf"\1{MASK}", text)
+    return _SCHEME.sub(rf"\1\2{MASK}", text)
+
+
+def mask_numbers(text: str) -> str:
+    """Mask credit card numbers, Korean resident registration numbers and US social security numbers."""
+    text = _CARD.sub(lambda found: MASK if _is_card(found[0]) else found[0], text)
+    return _SSN.sub(MASK, _RESIDENT.sub(MASK, text))
+
+
+def _is_card(text: str) -> bool:
+    digits = [int(sign) for sign in text if sign.isdecimal()]
+    if not 13 <= len(digits) <= 19 or not _ISSUER.match(text):
+        return False
+    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
+    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0

@@ -1,11 +1,9 @@
-"""Secrets in URLs: masked within a text, and what a page may show of a setting, never more than scheme and host."""
+"""What a page may show of a URL in a setting: never more than scheme and host."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from jobqueue.masking.names import MASK
 
 #: stands for what is not shown
 HIDDEN = "•••"
@@ -14,25 +12,7 @@ _ONE_HOST = r"(?:[\w.-]+|\[[\w:.]+\])(?::\d{1,5})?"
 _HOSTS = re.compile(rf"(?:{_ONE_HOST}(?:,{_ONE_HOST})*)?")
 #: the number of a Redis database: no secret is that short
 _NUMBER = re.compile(r"/\d{1,2}")
-#: up to the last @ of what has no blank: a password may have an @ and a / of its own
-_ACCOUNT = re.compile(r"://([^\s/:\"'<>]{0,200}):([^\s\"'<>]{1,300})@")
-_PORT = re.compile(r"\d{1,5}[/?#]")
-#: schemes whose URLs have paths with an @: https://registry:5000/@scope/name
-_WITH_PATHS = ("http", "https", "ws", "wss", "ssh", "git", "ftp")
-_ACCOUNT_TOKEN = re.compile(r"://([^\s/:@\"'<>]{20,200})@")
 _PLAIN_ROUTES = ("subscribers", "queue:")
-
-
-def mask_urls(text: str) -> str:
-    """`text` with masked passwords in its URLs: mysql://kim:********@db/shop."""
-    return _ACCOUNT_TOKEN.sub(f"://{MASK}@", _ACCOUNT.sub(_without_password, text))
-
-
-def _without_password(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - 5) : found.start()]
-    if _PORT.match(found[2]) and re.split(r"[^a-z]", before.lower())[-1] in _WITH_PATHS:
-        return found[0]
-    return f"://{found[1]}:{MASK}@"
 
 
 def hide_url(url: str) -> str:

@@ -7,9 +7,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from jobqueue.lockstats.report import RedoneTransactions, ServerCounts
-from jobqueue.stats import QueueStats
-from jobqueue.stats.counts import Counts, Kind
-from jobqueue.stats.histogram import BOUNDS_SECONDS
+from jobqueue.stats import QueueStats, snapshot
+from jobqueue.stats.ends import BOUNDS_SECONDS, Ends, Kind
+from jobqueue.stats.history import totals
 from jobqueue.stats.live import COUNTS
 
 if TYPE_CHECKING:
@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.time_limit import time_limit
 from jobqueue.lockstats.report import read_redone, read_server_counts
-from jobqueue.stats import snapshot
-from jobqueue.stats.counts import read_totals
 
 #: pairs of queue and task with figures of ended jobs, in their order; each has 47 lines
 KINDS_MAX = 1000
 
-#: field of Counts -> what its counter counts
+#: field of Ends -> what its counter counts
 _ENDS = {
     "done": "Jobs that ended DONE",
     "retried": "Attempts that failed or were lost, whose jobs go on",
@@ -58,10 +56,10 @@ def prometheus_text(figures: Figures) -> str:
 def families(figures: Figures) -> Iterator[Metric]:
     """All metrics, in the order of the reference."""
     yield from _live(figures.queues)
-    totals = figures.totals or {}
-    kinds = sorted(totals)[:KINDS_MAX]
-    yield _complete(figures.totals is not None and len(totals) == len(kinds))
-    yield from _ended([(kind, totals[kind]) for kind in kinds])
+    ended = figures.totals or {}
+    kinds = sorted(ended)[:KINDS_MAX]
+    yield _complete(figures.totals is not None and len(ended) == len(kinds))
+    yield from _ended([(kind, ended[kind]) for kind in kinds])
     yield from _redone(figures.redone)
     yield from _server(figures.server)
 
@@ -89,7 +87,7 @@ def _complete(complete: bool) -> Metric:
     return GaugeMetricFamily("jobqueue_ended_complete", words, float(complete))
 
 
-def _ended(ended: Sequence[tuple[Kind, Counts]]) -> Iterator[Metric]:
+def _ended(ended: Sequence[tuple[Kind, Ends]]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     labels = ("queue", "task")
@@ -107,10 +105,10 @@ def _ended(ended: Sequence[tuple[Kind, Counts]]) -> Iterator[Metric]:
     yield from (waits, runs)
 
 
-def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+def _buckets(counts: Sequence[int] | None) -> list[tuple[str, float]]:
     """Each upper bound with the number of times that are not longer, as Prometheus wants it."""
     bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
-    return list(zip(bounds, map(float, accumulate(counts)), strict=True))
+    return list(zip(bounds, map(float, accumulate(counts or ())), strict=True))
 
 
 def _redone(redone: Sequence[RedoneTransactions]) -> Iterator[Metric]:
@@ -146,7 +144,7 @@ class Figures:
     """The figures of one moment."""
 
     queues: Sequence[QueueStats]
-    totals: Mapping[Kind, Counts] | None  # None: there are too many to read
+    totals: Mapping[Kind, Ends] | None  # None: there are too many to read
     redone: Sequence[RedoneTransactions]
     server: ServerCounts
 
@@ -158,11 +156,11 @@ def read_figures(*, using: str) -> Figures:
     """
     queues = snapshot(using=using)
     with explain_missing_table(using), time_limit(READ_SECONDS, using=using) as limit:
-        totals = read_totals(using)
+        ended = totals(using)
         limit.check()
         redone = read_redone(seconds=REDONE_SECONDS, using=using)
         limit.check()
         server = read_server_counts(using=using)
         # The server may have stopped a read that reports errors in its answer instead of raising them.
         limit.check()
-    return Figures(queues, totals, redone, server)
+    return Figures(queues, ended, redone, server)

@@ -25,12 +25,12 @@ from jobqueue.models.idempotency import Allocation, IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
 from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
 from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
-from jobqueue.models.ordering import LaneEntry, OrderingKey
-from jobqueue.models.outbox import OutboxEvent, OutboxKey
+from jobqueue.models.ordering import HeldKey, LaneEntry
+from jobqueue.models.outbox import OutboxEvent
 from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
-from jobqueue.models.stat import JobStat, JobStatTotal, QueueStat
+from jobqueue.models.stat import JobStat, QueueStat
 from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
@@ -48,22 +48,20 @@ __all__ = [
     "GateWait",
     "GroupMember",
     "GroupParent",
+    "HeldKey",
     "IdempotencyRecord",
     "Job",
     "JobAlarm",
     "JobAttempt",
     "JobGroup",
     "JobStat",
-    "JobStatTotal",
     "JobTag",
     "LaneEntry",
     "LockFinding",
     "LockRow",
     "LockStat",
     "MutexRow",
-    "OrderingKey",
     "OutboxEvent",
-    "OutboxKey",
     "QueueStat",
     "RedoneStat",
     "Redrive",

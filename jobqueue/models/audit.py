@@ -65,7 +65,7 @@ class AuditEvent(models.Model):
         verbose_name_plural = _("audit")
         default_permissions = ("view",)
         indexes = [
-            # bulk_verbs.carrying_out: the next chunk that is due
+            # runs.bulk_steps: the next chunk that is due
             models.Index(fields=["due_at"], name="ix_audit_due"),
             # maintenance.cleaner: those that ended long ago
             models.Index(fields=["ended_at"], name="ix_audit_ended"),

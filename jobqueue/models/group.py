@@ -98,7 +98,7 @@ class GroupMember(models.Model):
         verbose_name_plural = _("members of groups")
         default_permissions = ("view",)
         indexes = [
-            # grouping.ending: whether a member is outstanding; grouping.reading: counts and results
+            # grouping.ends: whether a member is outstanding; grouping.members: counts and results
             models.Index(fields=["group_id", "state", "job_id"], name="ix_group_member"),
         ]
 
@@ -125,7 +125,7 @@ class GroupParent(models.Model):
             models.Index(fields=["child_id", "state", "id"], name="ix_group_child"),
             # grouping.nodes: the children of a node that has ended
             models.Index(fields=["parent_id"], name="ix_group_parent"),
-            # maintenance.group_cleaner, groups.resuming
+            # maintenance.group_cleaner, groups.operator
             models.Index(fields=["group_id"], name="ix_group_of_parent"),
         ]
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for each other: those of one queue and ordering key, strictly one after another."""
+"""Jobs that wait for each other: those of one queue and ordering key, strictly one after another; and held keys."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ class LaneEntry(models.Model):
         return f"job {self.job_id} in lane {self.lane}"
 
 
-class OrderingKey(models.Model):
-    """Locked by a transaction that enqueues with this key, until COMMIT. Nothing is read from it; may be deleted."""
+class HeldKey(models.Model):
+    """A key that a transaction locks until COMMIT while it enqueues or publishes with it. Nothing is read from it.
 
-    #: SHA-256 of queue and key
+    Rows may be deleted.
+    """
+
+    #: SHA-256 of queue and ordering key, or of the key of events
     digest = KeyField(_("digest"), primary_key=True)
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
 
     class Meta:
-        db_table = "job_ordering_key"
+        db_table = "job_key"
         verbose_name = _("ordering key")
         verbose_name_plural = _("ordering keys")
         default_permissions = ("view",)
         indexes = [
             # maintenance.cleaner: oldest first
-            models.Index(fields=["created_at"], name="ix_ordering_key_age"),
+            models.Index(fields=["created_at"], name="ix_key_age"),
         ]
 
     def __str__(self) -> str:

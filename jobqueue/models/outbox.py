@@ -15,7 +15,7 @@ from jobqueue.db.fields import (
     UnsignedBigAutoField,
     UtcDateTimeField,
 )
-from jobqueue.validation import TOPIC_CHARS, readable_key
+from jobqueue.validation import TOPIC_CHARS
 
 
 class OutboxEvent(models.Model):
@@ -55,23 +55,3 @@ class OutboxEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic} #{self.pk}"
-
-
-class OutboxKey(models.Model):
-    """Locked by a transaction that publishes with this key, until COMMIT. Nothing is read from it; may be deleted."""
-
-    key = KeyField(_("key"), primary_key=True)
-    created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
-
-    class Meta:
-        db_table = "job_outbox_key"
-        verbose_name = _("outbox key")
-        verbose_name_plural = _("outbox keys")
-        default_permissions = ("view",)
-        indexes = [
-            # maintenance.cleaner: oldest first
-            models.Index(fields=["created_at"], name="ix_outbox_key_age"),
-        ]
-
-    def __str__(self) -> str:
-        return readable_key(bytes(self.key))

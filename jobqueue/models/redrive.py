@@ -30,7 +30,7 @@ class Redrive(models.Model):
     job_limit = models.BigIntegerField(_("limit"), null=True)
     per_second = models.FloatField(_("jobs per second"), null=True)
     canary = models.IntegerField(_("canary"), default=0)
-    # Its only job runs in a process of its own: dead_letters/alone.py. Until that begins, redriven is 0.
+    # Its only job runs in a process of its own: runs/alone.py. Until that begins, redriven is 0.
     alone = models.BooleanField(_("alone"), default=False)
     # [id, epoch, attempts] of each job of the canary; [id, fence] of a job that runs alone.
     canaries = models.JSONField(_("jobs of the canary"), default=list)
@@ -59,7 +59,7 @@ class Redrive(models.Model):
         default_permissions = ("view",)
         permissions = [("redrive_jobs", "Can redrive dead letters")]
         indexes = [
-            # maintenance.redriver: the next step that is due
+            # runs.redrive_steps: the next step that is due
             models.Index(fields=["due_at"], name="ix_redrive_due"),
             # maintenance.cleaner: those that ended long ago
             models.Index(fields=["ended_at"], name="ix_redrive_ended"),

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TinyIntegerField, TokenField, UtcDateTimeField
+
+#: `begins_at` of totals: before every time that somebody asks for
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CountedEnds(models.Model):
-    """How jobs of one queue ended, and how long their runs took; with `task`, those of one task in it.
+    """How jobs of one queue ended in a span of time, and how long their runs took; with `task`, those of one task.
 
-    `wait_times` and `run_times` count runs by the bounds of stats.histogram: {"3": 17} are 17 runs in the fourth one.
+    Add up the rows: a span may have several. `wait_times` and `run_times` count runs by the bounds of stats.ends:
+    {"3": 17} are 17 runs in the fourth one.
     """
+
+    class Span(models.IntegerChoices):
+        """How much time a row covers. Rows of PROCESS are written by one process; the others by the roll-up."""
+
+        PROCESS = 0, _("a minute of one process")
+        MINUTE = 1, _("a minute")
+        HOUR = 2, _("an hour")
+        DAY = 3, _("a day")
+        #: what the roll-up has ever taken from rows of PROCESS: the counters of Prometheus begin with it
+        TOTAL = 4, _("total")
 
     # Of rows of PROCESS a digest of process, minute, queue and task: a second write, also after a lost answer, writes
     # the same row. The roll-up gives its rows random ids.
@@ -34,30 +51,21 @@ class CountedEnds(models.Model):
     run_us_max = models.BigIntegerField(_("longest run"), default=0)
     wait_times = models.JSONField(_("waits by length"), default=dict)
     run_times = models.JSONField(_("runs by length"), default=dict)
-
-    class Meta:
-        abstract = True
-
-
-class CountedInSpan(CountedEnds):
-    """The ends of a span of time. Add up the rows: a span may have several."""
-
-    class Span(models.IntegerChoices):
-        """How much time a row covers. Rows of PROCESS are written by one process; the others by the roll-up."""
-
-        PROCESS = 0, _("a minute of one process")
-        MINUTE = 1, _("a minute")
-        HOUR = 2, _("an hour")
-        DAY = 3, _("a day")
-
     span = TinyIntegerField(_("span"), choices=Span.choices)
     begins_at = UtcDateTimeField(_("begins at"))
+    # The age of the row: as begins_at; of a total, when it was last added to. A task that has not ended anything for
+    # STAT_RETENTION_SECONDS is forgotten.
+    counted_at = UtcDateTimeField(_("counted at"), db_default=UtcNow())
 
     class Meta:
         abstract = True
 
 
-class JobStat(CountedInSpan):
+#: spans of rows that cover each end once
+SPANS = (CountedEnds.Span.PROCESS, CountedEnds.Span.MINUTE, CountedEnds.Span.HOUR, CountedEnds.Span.DAY)
+
+
+class JobStat(CountedEnds):
     """The ends of one task in one queue."""
 
     # "" = raw rows, which have no task.
@@ -69,18 +77,18 @@ class JobStat(CountedInSpan):
         verbose_name_plural = _("job statistics")
         default_permissions = ("view",)
         indexes = [
-            # maintenance.stat_rollup: the oldest span, its rows by queue and task
+            # maintenance.stat_rollup: the oldest span, its rows by queue and task, and the totals of some tasks
             models.Index(fields=["span", "begins_at", "queue", "task"], name="ix_job_stat_span"),
             # maintenance.cleaner: the oldest
-            models.Index(fields=["begins_at"], name="ix_job_stat_age"),
+            models.Index(fields=["counted_at"], name="ix_job_stat_age"),
         ]
 
     def __str__(self) -> str:
         return f"{self.queue} {self.task} {self.begins_at}"
 
 
-class QueueStat(CountedInSpan):
-    """The ends of all tasks in one queue: the same ends as in JobStat, in fewer rows, which pages read."""
+class QueueStat(CountedEnds):
+    """The ends of all tasks in one queue: the same ends as in JobStat, in fewer rows, which pages read. No totals."""
 
     class Meta:
         db_table = "job_stat_queue"
@@ -88,38 +96,11 @@ class QueueStat(CountedInSpan):
         verbose_name_plural = _("queue statistics")
         default_permissions = ()
         indexes = [
-            # maintenance.stat_rollup: the oldest span, its rows by queue; stats.recent: the last minutes
+            # maintenance.stat_rollup: the oldest span, its rows by queue; stats.history: the last minutes
             models.Index(fields=["span", "begins_at", "queue"], name="ix_queue_stat_span"),
             # maintenance.cleaner: the oldest
-            models.Index(fields=["begins_at"], name="ix_queue_stat_age"),
+            models.Index(fields=["counted_at"], name="ix_queue_stat_age"),
         ]
 
     def __str__(self) -> str:
         return f"{self.queue} {self.begins_at}"
-
-
-class JobStatTotal(CountedEnds):
-    """All ends that the roll-up has taken from rows of PROCESS, ever: what the counters of Prometheus begin with.
-
-    Add up the rows of a queue and task: two roll-ups at the same time write a row each, and a later one unites them.
-    """
-
-    # "" = raw rows, which have no task.
-    task = NameField(_("task"), max_length=255)
-    # Of the newest end, about: a task that has not ended anything for STAT_RETENTION_SECONDS is forgotten.
-    counted_at = UtcDateTimeField(_("counted at"))
-
-    class Meta:
-        db_table = "job_stat_total"
-        verbose_name = _("job statistics in all")
-        verbose_name_plural = _("job statistics in all")
-        default_permissions = ()
-        indexes = [
-            # maintenance.stat_totals: the rows of some tasks
-            models.Index(fields=["queue", "task"], name="ix_stat_total_task"),
-            # maintenance.cleaner: the oldest
-            models.Index(fields=["counted_at"], name="ix_stat_total_age"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.queue} {self.task}"

@@ -30,7 +30,7 @@ class Worker(models.Model):
     clock_ahead_seconds = models.FloatField(_("seconds by which its clock is ahead"), null=True)
     # How far retries multiply, by task: the counts of its process since the start of the command.
     retries = PayloadField(_("retries by task"), null=True)
-    # The limits that its code and settings have: jobqueue.gates.announced. NULL: it runs a version without limits.
+    # The limits that its code and settings have: jobqueue.gates.limits. NULL: it runs a version without limits.
     gates = PayloadField(_("limits that it knows"), null=True)
     # The ids of the versions of schedules that its code and settings have. NULL: none.
     schedules = PayloadField(_("schedules that it announces"), null=True)

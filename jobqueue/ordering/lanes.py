@@ -19,9 +19,9 @@ from django.db.models import Count, Min, Q
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.prepared import hold_key
-from jobqueue.db.seeks import GroupSeek
-from jobqueue.models import Job, LaneEntry, OrderingKey
+from jobqueue.db.statements import GroupSeek
+from jobqueue.db.upsert import hold_key
+from jobqueue.models import HeldKey, Job, LaneEntry
 from jobqueue.models.rows import in_state
 from jobqueue.models.states import waiting_state
 from jobqueue.ordering import KEY_GATE, WAITS
@@ -56,7 +56,7 @@ def lane_of(queue: str, ordering_key: bytes) -> int:
 def hold(keys: Iterable[tuple[str, bytes]], using: str) -> None:
     """Lock these (queue, ordering key) until the transaction ends, in one order: other enqueues with them wait."""
     for digest in sorted({_digest(queue, key) for queue, key in keys}):
-        hold_key(OrderingKey, digest, using)
+        hold_key(HeldKey, digest, using)
 
 
 def join(entries: Sequence[tuple[int, int]], using: str) -> None:
@@ -86,7 +86,7 @@ def active(after: int, *, using: str, limit: int) -> list[int]:
     """Up to `limit` lanes above `after` that have entries, in order: one index seek each, however many jobs wait."""
     table = connections[using].ops.quote_name(LaneEntry._meta.db_table)
     with connections[using].cursor() as cursor:
-        cursor.execute(vendor(using).distinct_after_sql(table, "lane", "ix_lane_entry"), [after, limit])
+        cursor.execute(vendor(using).loose_scan_sql(table, ["lane"], "ix_lane_entry", after=True), [after, limit])
         return [row[0] for row in cursor.fetchall()]
 
 

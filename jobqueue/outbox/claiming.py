@@ -18,10 +18,10 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.db import vendor
-from jobqueue.db.idle_limit import IDLE_SECONDS
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.sessions import IDLE_SECONDS
 from jobqueue.db.stuck_statements import watched
-from jobqueue.outbox import lanes, statements
+from jobqueue.outbox import statements
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.statements import EventRow
 from jobqueue.transitions.claiming.claimer import refuse_open_transaction
@@ -73,9 +73,9 @@ class EventClaimer:
     def __init__(self, using: str, *, lease_seconds: float, topics: Collection[str] | None = None) -> None:
         self._using, self._lease_seconds = using, lease_seconds
         self._topics = None if topics is None else tuple(sorted(topics))
-        self._topic_lanes = frozenset(map(lanes.topic_lane, topics or ()))
+        self._topic_lanes = frozenset(map(statements.topic_lane, topics or ()))
         # At random: relays that begin at the same lane would compete for the same lanes.
-        self._after = random.randrange(lanes.LOWEST, -lanes.LOWEST)
+        self._after = random.randrange(statements.LOWEST, -statements.LOWEST)
         # Whether the round under way began at the lowest lane and has found nothing to claim.
         self._fruitless = False
         self._cursors = TopicCursors()
@@ -94,7 +94,7 @@ class EventClaimer:
 
     def _claim(self, limit: int) -> Batch | None:
         self.idle = False
-        heads = self._next_lanes(min(limit, lanes.WINDOW))
+        heads = self._next_lanes(min(limit, statements.WINDOW))
         if not heads:
             return None
         begun = time.monotonic()
@@ -114,7 +114,7 @@ class EventClaimer:
 
     def _next_lanes(self, limit: int) -> Heads:
         """Up to `limit` lanes with pending events after the last ones, each with its first event; of one round only."""
-        from_start = self._after == lanes.LOWEST
+        from_start = self._after == statements.LOWEST
         heads = self._look(limit)
         if not heads and not from_start:
             heads = self._look(limit)
@@ -124,7 +124,7 @@ class EventClaimer:
 
     def _look(self, limit: int) -> Heads:
         after = self._after
-        if after == lanes.LOWEST:
+        if after == statements.LOWEST:
             self._fruitless = True
             self._ranges.begin_round()
         if self._ranges.active:
@@ -134,7 +134,7 @@ class EventClaimer:
             self._after = max(heads)
         else:
             # The end of a round.
-            self._after = lanes.LOWEST
+            self._after = statements.LOWEST
             self.idle = self.idle or self._fruitless
         return heads
 
@@ -142,7 +142,7 @@ class EventClaimer:
         """_look() that skips ranges of keys in which nothing is due."""
         if after >= 0:
             heads, self._after = self._ranges.poll(after, limit)
-            if self._after == lanes.LOWEST:
+            if self._after == statements.LOWEST:
                 self.idle = self.idle or self._fruitless
             return heads
         heads = {lane: head for lane, head in _read_heads(after, limit, self._using).items() if lane < 0}
@@ -228,7 +228,7 @@ def _events(rows: Sequence[EventRow], *, charge: int) -> dict[int, list[Event]]:
 
 
 def _read_heads(after: int, limit: int, using: str) -> Heads:
-    return retry_transient("relay", lambda: lanes.heads(after, using=using, limit=limit), using=using)
+    return retry_transient("relay", lambda: statements.heads(after, using=using, limit=limit), using=using)
 
 
 class TopicCursors:
@@ -261,7 +261,7 @@ class TopicCursors:
 @dataclass(slots=True)
 class _Range:
     poll_at: float = 0.0
-    keys: int = lanes.WINDOW
+    keys: int = statements.WINDOW
 
 
 class PollRanges:
@@ -287,7 +287,7 @@ class PollRanges:
     def passed(self, count: int) -> None:
         """Count keys of a full window of which none could be claimed."""
         self._passed += count
-        if not self.active and self._passed >= lanes.WINDOW:
+        if not self.active and self._passed >= statements.WINDOW:
             self._ranges = [_Range()]
             self._new_events.begin()
 
@@ -304,14 +304,14 @@ class PollRanges:
                 number += 1
             after = number * width
         if number == len(self._ranges):
-            return self._end_round(limit), lanes.LOWEST
+            return self._end_round(limit), statements.LOWEST
         return self._poll(number, width, after, limit)
 
     def _poll(self, number: int, width: int, after: int, limit: int) -> tuple[Heads, int]:
         whole, end = after == number * width, (number + 1) * width
-        found = _read_heads(after, lanes.WINDOW, self._using)
+        found = _read_heads(after, statements.WINDOW, self._using)
         heads = {lane: head for lane, head in found.items() if lane <= end}
-        if len(heads) == lanes.WINDOW:
+        if len(heads) == statements.WINDOW:
             self._ranges = [_Range(each.poll_at, each.keys // 2) for each in self._ranges for _ in range(2)]
             end, whole = max(heads), False
         waits = self._waits(heads)
@@ -338,7 +338,7 @@ class PollRanges:
         return {event_id: (due - now).total_seconds() for event_id, due, now in rows if due is not None}
 
     def _end_round(self, limit: int) -> Heads:
-        if sum(each.keys for each in self._ranges) < lanes.WINDOW // 2:
+        if sum(each.keys for each in self._ranges) < statements.WINDOW // 2:
             self._ranges = []
             return {}
         asked = self._new_events.lanes()

@@ -43,7 +43,6 @@ class Event:
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key as stored."""
         return self.key.encode() if isinstance(self.key, str) else self.key
 
 

@@ -11,8 +11,7 @@ from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox.lanes import key_lane, topic_lane
-from jobqueue.outbox.statements import NO_DESTINATION
+from jobqueue.outbox.statements import NO_DESTINATION, key_lane, topic_lane
 from jobqueue.validation import check_id
 
 REASON_BYTES = 1000

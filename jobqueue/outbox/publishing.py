@@ -11,11 +11,12 @@ from jobqueue.conf import load
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.prepared import PreparedInsert, hold_key
+from jobqueue.db.prepared import PreparedInsert
+from jobqueue.db.upsert import hold_key
 from jobqueue.exceptions import TransactionRequired
-from jobqueue.models import OutboxEvent, OutboxKey
+from jobqueue.models import HeldKey, OutboxEvent
 from jobqueue.otel import publishing
-from jobqueue.outbox.lanes import key_lane, topic_lane
+from jobqueue.outbox.statements import key_digest, key_lane, topic_lane
 from jobqueue.payload import JSON, encode
 from jobqueue.validation import check_key, check_topic
 
@@ -48,7 +49,7 @@ def publish(topic: str, payload: JSON, key: str | bytes | None = None, *, using:
             event_id = _insert(alias).run(connection, [*values, lane])
         else:
             # Other publishers of this key wait here, so that ids follow commits.
-            hold_key(OutboxKey, raw, alias)
+            hold_key(HeldKey, key_digest(raw), alias)
             stored = _KEY.get_db_prep_save(raw, connection)
             event_id = _insert(alias, "key").run(connection, [*values, key_lane(raw), stored])
         span.wrote([event_id], 1)

@@ -16,8 +16,8 @@ from jobqueue.outbox.destinations import Destination, Functions, Queue
 from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
 from jobqueue.outbox.destinations.kombu_broker import KombuBroker
 from jobqueue.outbox.destinations.redis_stream import SCHEMES, RedisStream
+from jobqueue.outbox.destinations.subscribers import matches, subscribers_of
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.subscribers import matches, subscribers_of
 from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.validation import check_queue
 
@@ -100,10 +100,10 @@ class Routes:
         route = SUBSCRIBERS if pattern is None else self._routes[pattern]
         name = f"{SUBSCRIBERS}:{topic}" if route == SUBSCRIBERS else str(pattern)
         if name not in self._made:
-            made = self._subscribers(topic) if route == SUBSCRIBERS else self._make(route)
-            if made is None:
+            found = subscribers_of(topic) if route == SUBSCRIBERS else []
+            if route == SUBSCRIBERS and not found:
                 return None
-            self._made[name] = made
+            self._made[name] = Functions(found, self._using) if found else self._make(route)
         return self._made[name]
 
     def unrouted(self, topics: Collection[str] | None = None, known: Iterable[Event] = ()) -> list[Unrouted]:
@@ -114,17 +114,12 @@ class Routes:
         return unrouted.find(lambda topic: self.find(topic) is None, using=self._using, topics=topics, known=known)
 
     def close(self) -> None:
-        """Close all destinations."""
         for made in self._made.values():
             made.close()
 
     def _pattern(self, topic: str) -> str | None:
         """The route's key: the topic itself, else the longest beginning."""
         return max((p for p in self._routes if matches(p, topic)), key=lambda p: (p == topic, len(p)), default=None)
-
-    def _subscribers(self, topic: str) -> Destination | None:
-        found = subscribers_of(topic)
-        return Functions(found, self._using) if found else None
 
     def _make(self, route: Any) -> Destination:
         url = route["URL"] if isinstance(route, Mapping) else route

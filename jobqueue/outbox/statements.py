@@ -5,6 +5,7 @@ Every write to leased events proves the lease by its token in the WHERE clause; 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from datetime import datetime
 from functools import cache, lru_cache
@@ -53,6 +54,9 @@ _CHANGES: dict[str, dict[str, object]] = {
     "put_off": {"lock_token": None, "due_at": UtcNowPlus(_SECONDS), "last_error": _ERROR},
     "renew": {"due_at": UtcNowPlus(_SECONDS)},
 }
+LOWEST = -(2**63)
+#: the most lanes that one statement reads
+WINDOW = 1000
 
 
 class EventLeaseLost(Exception):
@@ -223,3 +227,54 @@ def _by_key(using: str) -> QuerySet[OutboxEvent]:
 def _contents(rows: QuerySet[OutboxEvent]) -> QuerySet[Any]:
     read_fast = rows.annotate(made=Selected("created_at"), due=Selected("due_at"))
     return read_fast.values_list(*EventRow._fields)
+
+
+def key_lane(key: bytes) -> int:
+    """1 to 2**63 - 1. Two keys with the same number (one pair in 10**19) wait for each other needlessly."""
+    return _number(key_digest(key))
+
+
+def key_digest(key: bytes) -> bytes:
+    """The name of the key's row in job_key. No queue name begins with a NUL, so no ordering key has the same one."""
+    return hashlib.sha256(b"\0" + key).digest()
+
+
+def lane_of(event: Event) -> int:
+    """The lane of an event that was not skipped."""
+    return topic_lane(event.topic) if event.key_bytes is None else key_lane(event.key_bytes)
+
+
+def topic_lane(topic: str) -> int:
+    """-(2**63 - 1) to -1."""
+    return -_number(hashlib.sha256(b"t" + topic.encode()).digest())
+
+
+def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
+    """Read up to `limit` lanes above `after` that have pending events, in order, each with the id of its first one.
+
+    One index seek per lane at any backlog. Leased, waiting and blocked events count as pending. Locks nothing.
+    """
+    connection = connections[using]
+    table = connection.ops.quote_name(OutboxEvent._meta.db_table)
+    with connection.cursor() as cursor:
+        sql = vendor(using).loose_scan_sql(table, ["lane"], "ix_outbox_lane", after=True, with_id=True)
+        cursor.execute(sql, [after, limit])
+        return dict(cursor.fetchall())
+
+
+def head_events(*, using: str, limit: int = WINDOW, last_error_begins: str | None = None) -> list[tuple[int, str, int]]:
+    """The first events of up to `limit` lanes that are no dead letters: id, topic, lane, in the order of the ids.
+
+    `last_error_begins`: only those whose last error begins with this text, which has no wildcards of LIKE.
+    """
+    connection = connections[using]
+    table = connection.ops.quote_name(OutboxEvent._meta.db_table)
+    error = "" if last_error_begins is None else " AND e.last_error LIKE %s"
+    sql = vendor(using).first_rows_sql(table, "lane", "ix_outbox_lane", "topic", f"e.failed_at IS NULL{error}")
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [LOWEST, limit, *([f"{last_error_begins}%"] if error else [])])
+        return [(event_id, str(name), lane) for event_id, name, lane in cursor.fetchall() if name is not None]
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big") >> 1 or 1

@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import lanes
+from jobqueue.outbox import statements
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.statements import NO_DESTINATION
 
@@ -61,7 +61,7 @@ def find(
     *,
     using: str,
     topics: Collection[str] | None = None,
-    limit: int = lanes.WINDOW,
+    limit: int = statements.WINDOW,
     known: Iterable[Event] = (),
 ) -> list[Unrouted]:
     """The topics without a destination among the first events of up to `limit` lanes, with the events that wait.
@@ -71,9 +71,9 @@ def find(
     The cost: one index seek per lane, and up to COUNT_MAX index entries per topic.
     """
     begins = NO_DESTINATION if lacks is None else None
-    heads = lanes.head_events(using=using, limit=limit, last_error_begins=begins)
+    heads = statements.head_events(using=using, limit=limit, last_error_begins=begins)
     found: dict[str, dict[int, int]] = defaultdict(dict)
-    for event_id, topic, lane in [*heads, *((event.id, event.topic, lanes.lane_of(event)) for event in known)]:
+    for event_id, topic, lane in [*heads, *((event.id, event.topic, statements.lane_of(event)) for event in known)]:
         if (topics is None or topic in topics) and (lacks is None or lacks(topic)):
             found[topic][lane] = min(event_id, found[topic].get(lane, event_id))
     read = [
@@ -98,7 +98,7 @@ def next_ids(found: Iterable[Unrouted], *, using: str) -> dict[str, int]:
 def _of_topic(topic: str, heads: Sequence[tuple[int, int]], using: str) -> Unrouted:
     ids = [event_id for event_id, lane in heads if lane > 0]
     keys = [lane for _, lane in heads if lane > 0]
-    # The heads are left out here: a list of ids in the statement would be multiplied with that of the lanes.
+    # The heads are left out here: a list of ids in the statement would be multiplied with that of the statements.
     waiting = _waiting(using).filter(lane__in=keys).values_list("pk", flat=True)
     heads_read = set(ids)
     behind = [number for number in waiting[: COUNT_MAX + 1 + len(ids)] if number not in heads_read] if keys else []

@@ -27,7 +27,7 @@ from jobqueue.db.expressions import AnyOf, Keys
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.grouping.reading import still_read
+from jobqueue.grouping.members import still_read
 from jobqueue.models import GroupMember, Job, JobAttempt, JobTag, LaneEntry, Redrive, ResultExpiry
 from jobqueue.retention.history import Keep, keep_by
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jobqueue import import_on_first_use
 
 if TYPE_CHECKING:
-    from jobqueue.schedules.by_hand import disable, enable, run_now
+    from jobqueue.schedules.editing import disable, enable, run_now
     from jobqueue.schedules.listing import Known, known, preview
 
 __all__ = ["Known", "disable", "enable", "known", "preview", "run_now"]
@@ -20,10 +20,10 @@ __getattr__ = import_on_first_use(
     __name__,
     {
         "Known": "listing",
-        "disable": "by_hand",
-        "enable": "by_hand",
+        "disable": "editing",
+        "enable": "editing",
         "known": "listing",
         "preview": "listing",
-        "run_now": "by_hand",
+        "run_now": "editing",
     },
 )

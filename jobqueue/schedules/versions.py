@@ -18,8 +18,7 @@ from django.db.models import Max, QuerySet
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.db.retry import retry_transient
-from jobqueue.dead_letters.failed_steps import OF_THE_DATABASE
+from jobqueue.db.retry import OF_THE_DATABASE, retry_transient
 from jobqueue.models import Schedule, ScheduleVersion
 from jobqueue.payload import JSON
 from jobqueue.schedules.adopting import Live, adopt, insert, renames, set_back, take_over

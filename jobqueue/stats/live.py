@@ -247,10 +247,6 @@ def count_held_back(
 
 @cache
 def _behind(using: str, most: int) -> Prepared:
-    gate = Slot("gate", Job._meta.get_field("gate"))
-    rows = Job.objects.using(using).filter(
-        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.READY), gate=gate
-    )
+    rows = Job.objects.using(using).filter(queue=_QUEUE, status=Unestimated(Job.Status.READY), gate=_GATE)
     # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
-    ordered = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), INDEX)
-    return prepare_count(ordered.values_list("pk")[:most], given=[Slot("queue", NameField()), gate])
+    return _counted(rows.order_by("priority", "run_at", "id"), most, _GATE)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-
-from django.db.models import Q, Sum
+from datetime import datetime
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
-from jobqueue.db.stat_expressions import Addend
 from jobqueue.db.time_limit import time_limit
-from jobqueue.models import QueueStat
+from jobqueue.stats.history import Recent, recent
 from jobqueue.stats.live import Live, count_live
 from jobqueue.transitions.claiming.candidates import NAMES_MAX, queue_names
 from jobqueue.validation import check_queue
 
 #: how long a snapshot may take
 READ_SECONDS = 10.0
-#: throughput and error rate are those of the last minutes, the present one included
-RATE_MINUTES = 5
-DEAD_MINUTES = 60
-#: rows that are not older than an hour
-_FINE = (QueueStat.Span.PROCESS, QueueStat.Span.MINUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +68,11 @@ def figures(
         chosen = named | {*queue_names(using=using, limit=first)} if everywhere else named
         now = read_now(using)
         live = count_live(sorted(chosen), using, limit.check, most(len(chosen)) if most else None)
-        recent = read_recent(now, using, None if everywhere else sorted(named))
-    return [_stats(name, live[name], recent.get(name, Recent()), now) for name in sorted(chosen)]
+        ended = recent(now, using, None if everywhere else sorted(named))
+    return [_stats(name, live[name], ended.get(name, Recent()), now) for name in sorted(chosen)]
 
 
-def _stats(queue: str, live: Live, recent: Recent, now: datetime) -> QueueStats:
+def _stats(queue: str, live: Live, ended: Recent, now: datetime) -> QueueStats:
     return QueueStats(
         queue=queue,
         ready=live.ready,
@@ -89,46 +81,8 @@ def _stats(queue: str, live: Live, recent: Recent, now: datetime) -> QueueStats:
         running=live.running,
         failed=live.failed,
         oldest_age_seconds=live.age_seconds(now),
-        throughput_per_minute=recent.throughput_per_minute,
-        dead_per_hour=recent.dead_per_hour,
-        error_rate=recent.error_rate,
+        throughput_per_minute=ended.throughput_per_minute,
+        dead_per_hour=ended.dead_per_hour,
+        error_rate=ended.error_rate,
         capped=live.capped,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """What ended in one queue."""
-
-    throughput_per_minute: float = 0.0  # jobs that ended DONE or FAILED
-    dead_per_hour: int = 0  # jobs that ended FAILED in the last hour
-    runs: int = 0  # that ended in the last minutes
-    error_rate: float = 0.0  # share of the runs that failed or were lost; 0 if none ended
-
-
-def read_recent(now: datetime, using: str, queues: Sequence[str] | None = None) -> dict[str, Recent]:
-    """By queue, of all or of `queues`; queues where nothing ended are not in it. One statement.
-
-    `now`: by the clock of the database, as `begins_at` of the rows is.
-    """
-    minute = now.replace(second=0, microsecond=0)
-    since, hour = minute - timedelta(minutes=RATE_MINUTES - 1), minute - timedelta(minutes=DEAD_MINUTES - 1)
-    rows = QueueStat.objects.using(using).filter(span__in=_FINE, begins_at__gte=hour, begins_at__lte=now)
-    if queues is not None:
-        rows = rows.filter(queue__in=queues)
-    lately = Q(begins_at__gte=since)
-    sums = rows.values("queue").annotate(
-        done_lately=Sum(Addend("done"), filter=lately, default=0),
-        retried_lately=Sum(Addend("retried"), filter=lately, default=0),
-        dead_lately=Sum(Addend("dead"), filter=lately, default=0),
-        dead_in_hour=Sum(Addend("dead")),
-    )
-    minutes = (now - since) / timedelta(minutes=1)
-    found = sums.order_by().values_list("queue", "done_lately", "retried_lately", "dead_lately", "dead_in_hour")
-    return {queue: _recent(list(map(int, counts)), minutes) for queue, *counts in found}
-
-
-def _recent(sums: Sequence[int], minutes: float) -> Recent:
-    done, retried, dead, dead_in_hour = sums
-    runs = done + retried + dead
-    return Recent((done + dead) / minutes, dead_in_hour, runs, (retried + dead) / runs if runs else 0.0)

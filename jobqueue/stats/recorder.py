@@ -13,10 +13,11 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from typing import Literal, TypeAlias
 
 from django.db import Error, connections, transaction
 
@@ -24,17 +25,22 @@ from jobqueue.db import is_lost_connection
 from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import read_now
-from jobqueue.db.digest_rows import digest, write_rows
 from jobqueue.db.stuck_statements import watched
+from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job, JobStat, QueueStat
-from jobqueue.stats.counts import COLUMNS, Buffer, Counts, End, Kind
+from jobqueue.stats.ends import COLUMNS, Ends, Kind
 from jobqueue.transitions import verb as verbs
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import JobRef, Written
 
 logger = logging.getLogger("jobqueue.worker")
 
+#: the columns of CountedEnds that count ends; each end is in one of them
+End: TypeAlias = Literal["done", "retried", "dead", "canceled"]
+#: most pairs of queue and task that a process counts between two writes; more are counted together as OTHERS
+KINDS_MAX = 2000
+OTHERS = Kind("", "")
 #: how long a write without an answer is repeated; the roll-up leaves rows alone for a minute longer than that
 REPEAT_SECONDS = 240.0
 #: by verb and new status, what is counted; CANCELED counts whatever the verb is
@@ -47,22 +53,63 @@ _ENDS: dict[tuple[str, Job.Status], End] = {
 }
 
 
+class Buffer:
+    """What a process has counted since it last took the counts out. Any thread may count."""
+
+    def __init__(self) -> None:
+        # Reentrant: a signal handler or a finalizer may count while this thread does.
+        self._lock = threading.RLock()
+        self._counts: dict[Kind, Ends] = {}
+
+    def count_ends(self, ends: Mapping[tuple[Kind, End], int], *, lost: bool) -> None:
+        """Count jobs by how they ended; `lost`: their leases ran out."""
+        with self._lock:
+            for (kind, end), number in ends.items():
+                counts = self._of(kind)
+                setattr(counts, end, getattr(counts, end) + number)
+                if lost and end in ("retried", "dead"):
+                    counts.lost += number
+
+    def count_run(self, kind: Kind, wait_seconds: float, run_seconds: float) -> None:
+        """Count the times of one run."""
+        with self._lock:
+            self._of(kind).add_run(wait_seconds, run_seconds)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been counted since the last take()."""
+        return not self._counts
+
+    def take(self) -> dict[Kind, Ends]:
+        """What has been counted since the last call."""
+        with self._lock:
+            found, self._counts = self._counts, {}
+        return found
+
+    def _of(self, kind: Kind) -> Ends:
+        found = self._counts.get(kind)
+        if found is None:
+            counted_as = kind if len(self._counts) < KINDS_MAX else OTHERS
+            found = self._counts.setdefault(counted_as, Ends())
+        return found
+
+
 class _Window:
     """The sums of one minute of this process, as they are written or being written."""
 
     def __init__(self, number: int, begins_at: datetime) -> None:
         self.number, self.begins_at, self.begun = number, begins_at, time.monotonic()
-        self.sums: dict[Kind, Counts] = {}
-        self.of_queues: dict[str, Counts] = {}
+        self.sums: dict[Kind, Ends] = {}
+        self.of_queues: dict[str, Ends] = {}
         #: what the last write contained, until it is surely written
-        self.unwritten: dict[Kind, Counts] = {}
+        self.unwritten: dict[Kind, Ends] = {}
 
-    def add(self, taken: dict[Kind, Counts]) -> None:
+    def add(self, taken: dict[Kind, Ends]) -> None:
         """Add what a write is to contain."""
         self.unwritten = taken
         for kind, counts in taken.items():
-            self.sums.setdefault(kind, Counts()).add(counts)
-            self.of_queues.setdefault(kind.queue, Counts()).add(counts)
+            self.sums.setdefault(kind, Ends()).add(counts)
+            self.of_queues.setdefault(kind.queue, Ends()).add(counts)
 
 
 class Recorder:
@@ -123,7 +170,7 @@ class Recorder:
         if window is None or not window.unwritten:
             return
         if time.monotonic() - window.begun > REPEAT_SECONDS:
-            lost = sum(counts.ends for counts in window.unwritten.values())
+            lost = sum(counts.total for counts in window.unwritten.values())
             logger.warning("%d ends are missing in the statistics: it is unknown whether they were written", lost)
             self._window = None
             return
@@ -138,7 +185,7 @@ class Recorder:
             self._next += 1
         return window
 
-    def _write(self, window: _Window, taken: dict[Kind, Counts]) -> None:
+    def _write(self, window: _Window, taken: dict[Kind, Ends]) -> None:
         window.add(taken)
         self._write_rows(window)
 

@@ -11,13 +11,54 @@ from jobqueue.compat import AnyTask
 from jobqueue.conf.task_spec import OPTIONS, UsingFields
 from jobqueue.exceptions import WrongArguments
 from jobqueue.payload import JSON, dump
-from jobqueue.tasks.habits import option_advice
 from jobqueue.validation import did_you_mean, signature_of
 
 _CONTEXT = object()
 #: no limit: the payload has been measured
 _ANY_BYTES = 1 << 62
 _PASSES_ALL = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+_LATER = "run_after=timezone.now() + timedelta(seconds=60)"
+_TRIES = "max_attempts=5"
+_WAIT = "backoff=Backoff(base_seconds=30)"
+_LIMIT = "timeout_seconds=60"
+_ONCE = 'dedupe_key="..."'
+#: option of another queue -> the field of @task and using()
+_OPTIONS = {
+    **dict.fromkeys(["countdown", "delay", "schedule_in"], _LATER),
+    **dict.fromkeys(["eta", "schedule", "schedule_at", "run_at"], "run_after=an_aware_datetime"),
+    **dict.fromkeys(["retries", "max_retries", "retry", "max_tries"], _TRIES),
+    **dict.fromkeys(["retry_backoff", "retry_delay", "default_retry_delay", "min_backoff"], _WAIT),
+    **dict.fromkeys(["soft_time_limit", "timeout", "job_timeout"], _LIMIT),
+    **dict.fromkeys(["task_id", "job_id", "queueing_lock"], _ONCE),
+    "time_limit": "hard_timeout_seconds=60",
+    "autoretry_for": "retry_on=[SomeError]",
+    "dont_autoretry_for": "no_retry_on=[SomeError]",
+    "queue": 'queue_name="mail"',
+    "lock": 'ordering_key="..."',
+}
+#: option of another queue -> what @task has for it
+_OF_THE_TASK = {
+    **dict.fromkeys(["bind", "pass_context", "context"], "@task(takes_context=True), with context as first parameter"),
+    **dict.fromkeys(["acks_late", "reject_on_worker_lost", "ignore_result", "serializer"], "nothing instead"),
+    "name": "nothing instead: the name of a task is the path of its function, and aliases=[...] keeps earlier paths",
+}
+_COMMIT = "{name}.enqueue(...) inside the transaction: the job is added if and only if it commits"
+_CHAIN = "workflow('name').add({name}, ...), or group('name') for jobs without an order"
+_EACH = "{name}.enqueue_many([(1,), (2,)]), with the arguments of each job"
+#: method of a task of another queue -> what to write
+_METHODS = {
+    **dict.fromkeys(["delay", "send", "defer"], "{name}.enqueue(...)"),
+    **dict.fromkeys(
+        ["apply_async", "send_with_options", "schedule", "enqueue_at", "enqueue_in", "configure"],
+        f"{{name}}.enqueue(...), or with options {{name}}.using({_LATER}).enqueue(...)",
+    ),
+    **dict.fromkeys(["delay_on_commit", "apply_async_on_commit"], _COMMIT),
+    **dict.fromkeys(["apply", "call_local", "run", "fn"], "{name}.call(...), which runs the function here and now"),
+    **dict.fromkeys(["s", "si", "signature", "subtask", "then", "message"], _CHAIN),
+    **dict.fromkeys(["map", "starmap", "chunks"], _EACH),
+    "AsyncResult": "{name}.get_result(result_id)",
+    "retry": "raise Retry(after_seconds=30) in the function; any other error is retried too, up to max_attempts",
+}
 
 
 def check_given(task: AnyTask, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -157,3 +198,18 @@ def _advice(task: AnyTask, kwargs: Mapping[str, object]) -> str:
         if (advice := option_advice(name, call)) is not None:
             return advice
     return "pass the arguments of the function, and options to using()"
+
+
+def option_advice(option: str, call: str) -> str | None:
+    """What to write instead of an option of another queue, as an argument of `call`; None for other words."""
+    if (field := _OPTIONS.get(option)) is not None:
+        first = ", where the first attempt counts" if field is _TRIES else ""
+        return f"write {call}({field}){first}"
+    instead = _OF_THE_TASK.get(option)
+    return None if instead is None else f"write {instead}"
+
+
+def method_advice(method: str, function: str) -> str | None:
+    """What to write instead of a method of a task of another queue; None for other words."""
+    instead = _METHODS.get(method)
+    return None if instead is None else f"write {instead.format(name=function)}"

@@ -15,9 +15,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
-from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.postgresql.dialect import PostgreSQL
-from jobqueue.db.sqlite.dialect import SQLite
+from jobqueue.db.mysql.features import MySQL
+from jobqueue.db.postgresql.features import PostgreSQL
+from jobqueue.db.sqlite.features import SQLite
 from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.validation import check_instant, check_seconds
 

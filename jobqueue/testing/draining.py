@@ -25,9 +25,8 @@ from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Gate, Job
 from jobqueue.producer.enqueueing import add
 from jobqueue.schedules.deciding import jitter_of
-from jobqueue.schedules.declaring import Declared, declared
+from jobqueue.schedules.declaring import Declared, declare_settings, declared
 from jobqueue.schedules.definitions import from_json
-from jobqueue.schedules.from_settings import declare_settings
 from jobqueue.schedules.versions import document_of
 from jobqueue.signals import RunOutcome, job_enqueued
 from jobqueue.testing.clock import Clock

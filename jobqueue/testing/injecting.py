@@ -15,9 +15,9 @@ from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.db.dialect import Dialect
-from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.postgresql.dialect import PostgreSQL
-from jobqueue.db.sqlite.dialect import SQLite
+from jobqueue.db.mysql.features import MySQL
+from jobqueue.db.postgresql.features import PostgreSQL
+from jobqueue.db.sqlite.features import SQLite
 from jobqueue.exceptions import InvalidValue, NotSupported
 from jobqueue.validation import check_int
 

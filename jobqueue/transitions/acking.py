@@ -1,31 +1,35 @@
-"""PROCESSING -> DONE."""
+"""PROCESSING -> DONE, and when the DONE jobs of tasks with a result_ttl_seconds are to be deleted."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 
-from django.db import transaction
+from django.db import Error, connections, transaction
 from django.db.models import F
 
 from jobqueue.conf import load
+from jobqueue.conf.known_tasks import having
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow
+from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOfArray, ByKey, Slot
 from jobqueue.db.fields import LONG_AGO, Encoded, TokenField
 from jobqueue.db.prepared import Prepared, in_chunks, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InvalidValue, PayloadError, ResultError, SoftTimeout
+from jobqueue.exceptions import DatabaseBusy, InvalidValue, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import summary
-from jobqueue.models import Job
+from jobqueue.models import Job, ResultExpiry
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked, check_lease, check_leases
-from jobqueue.transitions.result_expiry import note_expiries
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 from jobqueue.validation import check_list
+
+logger = logging.getLogger("jobqueue.transitions")
 
 _TOKEN = Slot("token", TokenField())
 _SIGNALS: Signals = {Job.Status.DONE: [(job_done, {})]}
@@ -175,3 +179,42 @@ def _done_by(leases: Sequence[Lease], using: str) -> dict[int, datetime]:
 def is_done_by(lease: Lease) -> bool:
     """Whether the job is DONE, and the holder of this lease wrote it."""
     return bool(retry_transient("ack", lambda: _done_by([lease], lease.using), using=lease.using))
+
+
+def note_expiries(done: Iterable[object]) -> None:
+    """Write the expiries of jobs that were acked. No statement if none has one.
+
+    After the commit of the ack, so that an ack stays one statement: a crash in between leaves a job to RETENTION. In a
+    caller's transaction, together with the ack.
+    """
+    by_database: dict[str, dict[int, float]] = {}
+    of_tasks = having("result_ttl_seconds")
+    if not of_tasks:
+        done = [job for job in done if isinstance(job, Lease) and job.options]
+    for lease in done:
+        if isinstance(lease, Lease) and (ttl := _ttl(lease, of_tasks)) is not None:
+            by_database.setdefault(lease.using, {})[lease.job_id] = ttl
+    for using, ttls in by_database.items():
+        try:
+            retry_transient("ack", partial(_write_expiries, ttls, using), using=using)
+        except (Error, DatabaseBusy) as error:
+            connection = connections[using]
+            if in_callers_transaction(connection) and (connection.needs_rollback or not connection.is_usable()):
+                # The ack is lost too.
+                raise
+            text = "%d jobs are DONE; their result_ttl_seconds could not be noted, so RETENTION decides: %s"
+            logger.warning(text, len(ttls), error)
+
+
+def _ttl(lease: Lease, of_tasks: Mapping[str, float]) -> float | None:
+    """How long the job is kept: what using() gave it, else what its task says, if either does."""
+    own = lease.options.get("result_ttl_seconds") if isinstance(lease.options, dict) else None
+    if isinstance(own, (int, float)):
+        return float(own)
+    return None if lease.task is None else of_tasks.get(lease.task)
+
+
+def _write_expiries(ttls: dict[int, float], using: str) -> None:
+    rows = [ResultExpiry(job_id=job_id, ttl_seconds=ttl, expires_at=UtcNowPlus(ttl)) for job_id, ttl in ttls.items()]
+    with vendor(using).transaction(connections[using]):
+        ResultExpiry.objects.using(using).bulk_create(rows, batch_size=500, ignore_conflicts=True)

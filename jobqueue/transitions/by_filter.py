@@ -11,17 +11,15 @@ from typing import TypedDict, Unpack
 from django.db.models import Q
 
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.redone import Verb
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.transitions.operator import cancel_each, discard_each, retry_each
-from jobqueue.validation import check_id, check_instant, check_int, check_queue, check_tag, check_text, did_you_mean
+from jobqueue.validation import check_ids, check_instant, check_int, check_queue, check_tag, check_text, did_you_mean
 
 #: jobs of one transaction
 CHUNK = 100
-_IDS_MAX = 10_000
 
 
 class Filters(TypedDict, total=False):
@@ -115,7 +113,7 @@ def _chosen(verb: str, filters: Filters, states: Sequence[int], using: str) -> _
         if name == "tag":
             rows = rows.tagged(check_tag(value))
         elif name == "job_ids":
-            rows = rows.filter(pk__in=_ids(value))
+            rows = rows.filter(pk__in=check_ids(value))
         else:
             still &= _condition(name, value, states)
     return _Chosen(rows.filter(still), still, None if limit is None else check_int(limit, "limit", 1))
@@ -138,14 +136,3 @@ def _by_name(value: object, states: Sequence[int]) -> object:
     """The state of this name, in capitals or not; anything else as it is."""
     names = {Job.Status(state).name: state for state in states}
     return names.get(value.upper(), value) if isinstance(value, str) else value
-
-
-def _ids(given: object) -> list[int]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise InvalidType(f"job_ids must be a list of job ids, got {type(given).__name__}. Nothing was written.")
-    ids = sorted({check_id(job_id) for job_id in given})
-    if len(ids) > _IDS_MAX:
-        raise InvalidValue(
-            f"job_ids has {len(ids)} ids, {_IDS_MAX} are the most. Nothing was written; call it for a part of them."
-        )
-    return ids

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from jobqueue.db.callers_transaction import send_after_commit
-from jobqueue.grouping.ending import Ends
-from jobqueue.grouping.marks import is_parent
+from jobqueue.grouping.ends import Ends
+from jobqueue.grouping.members import is_parent
 from jobqueue.grouping.nodes import behind_canceled, decide, note_ends
 from jobqueue.models import GroupMember, Job
 from jobqueue.models.rows import in_state

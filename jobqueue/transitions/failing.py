@@ -1,8 +1,9 @@
-"""PROCESSING -> READY or FAILED after a failed attempt."""
+"""PROCESSING -> READY or FAILED after a failed attempt; after a lost one by the task's on_crash, or in quarantine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,18 +13,26 @@ from django.db.models.functions import Least
 from django.dispatch import Signal
 
 from jobqueue.conf import load
+from jobqueue.conf.known_tasks import spec_at
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType, JobLost
-from jobqueue.failures import FailureCause, describe, dotted_path, fingerprint, is_permanent, storable, summary
+from jobqueue.failures import (
+    FailureCause,
+    classify,
+    describe,
+    dotted_path,
+    fingerprint,
+    is_permanent,
+    storable,
+    summary,
+)
 from jobqueue.models import Job, JobAttempt
-from jobqueue.models.job import HELD_REASON
+from jobqueue.models.job import HELD_GATE, HELD_REASON, QUARANTINED
 from jobqueue.models.rows import in_state
 from jobqueue.signals import job_dead, job_failed, job_parked
-from jobqueue.transitions.causes import cause_of
-from jobqueue.transitions.crashes import AfterCrash, after_crash, losses_of
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, check_lease, check_leases, held
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
 from jobqueue.validation import INT_MAX, check_seconds
@@ -266,3 +275,82 @@ def _recorded_status(lease: Lease, meant: Job.Status) -> Job.Status:
     """What an earlier try made of the job: as it was meant, unless the job was asked to cancel."""
     asked = Job.objects.using(lease.using).filter(pk=lease.job_id, fence=lease.fence, cancel_requested_at__isnull=False)
     return Job.Status.CANCELED if asked.filter(status=Job.Status.CANCELED).exists() else meant
+
+
+def cause_of(error: BaseException | str, task: str | None) -> FailureCause:
+    """The cause class of `error`. `task` is the name on the job's row; None for the row of a handler."""
+    return classify(error, (spec_at(task).causes, load().causes))
+
+
+class AfterCrash(StrEnum):
+    """What becomes of the job; the first three are the values of on_crash."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+    HOLD = "hold"
+    QUARANTINE = "quarantine"  # FAILED with a mark: it has killed as many workers as it may
+
+    def changes(self) -> dict[str, Any]:
+        """The columns of the job's state. RETRY leaves wait_reason to the caller."""
+        if self in (AfterCrash.FAIL, AfterCrash.QUARANTINE):
+            mark = QUARANTINED if self is AfterCrash.QUARANTINE else None
+            return {"status": Job.Status.FAILED, "finished_at": UtcNow(), "wait_reason": mark}
+        if self is AfterCrash.HOLD:
+            return {"status": Job.Status.READY, "gate": HELD_GATE, "wait_reason": HELD_REASON}
+        return {"status": Job.Status.READY}
+
+
+class Losses(NamedTuple):
+    """How often runs of a job were lost before, in this life of it."""
+
+    earlier: int
+    allowance: int  # attempts of one life
+
+
+def losses_of(lease: Lease) -> Losses | None:
+    """Count the losses of the job that `lease` holds; None if the lease does not hold it any more."""
+    rows = held(lease).values_list("crashes", "epoch", "allowance", "max_attempts")
+    found = retry_transient("fail", rows.first, using=lease.using)
+    return None if found is None else _losses(lease.job_id, *found, using=lease.using)
+
+
+def losses_in(job: Job, using: str) -> Losses:
+    """Of a job whose row was just read. Exact if it matters: a reaper must not read the history of every row."""
+    most = job.allowance or job.max_attempts
+    if job.crashes + 1 < _bound(most):
+        return Losses(job.crashes, most)
+    return _losses(job.pk, job.crashes, job.epoch, job.allowance, job.max_attempts, using=using)
+
+
+def _losses(job_id: int, crashes: int, epoch: int, allowance: int | None, max_attempts: int, *, using: str) -> Losses:
+    """`crashes` counts all lives. After retry() began a new life, the recorded attempts are counted instead."""
+    most = allowance or max_attempts
+    if not crashes or not epoch:
+        return Losses(crashes, most)
+    kept = JobAttempt.objects.using(using).filter(
+        job_id=job_id, attempt__gt=max_attempts - (allowance or 0), cause=FailureCause.LOST.value
+    )
+    return Losses(retry_transient("fail", partial(kept.count), using=using), most)
+
+
+def _bound(allowance: int) -> int:
+    """The number of lost runs in one life that quarantines a job."""
+    return min(allowance, load().quarantine_crashes or allowance)
+
+
+def after_crash(losses: Losses, lease: Lease) -> AfterCrash:
+    """What becomes of the job after one more lost run."""
+    if losses.earlier + 1 >= _bound(losses.allowance):
+        return AfterCrash.QUARANTINE
+    policy = _on_crash(lease)
+    if lease.attempt >= lease.max_attempts:
+        return AfterCrash.FAIL
+    return policy
+
+
+def _on_crash(lease: Lease) -> AfterCrash:
+    """The row tells it, because a reaper need not know the task; plain SQL may have written none, or anything."""
+    given = lease.options.get("on_crash") if isinstance(lease.options, dict) else None
+    if given not in (AfterCrash.RETRY, AfterCrash.FAIL, AfterCrash.HOLD):
+        given = spec_at(lease.task).on_crash
+    return AfterCrash(given)

@@ -1,13 +1,19 @@
-"""What people do to jobs and ordering keys: cancel, discard, retry, resume; of a running job: release and extend."""
+"""What people do to jobs and ordering keys: cancel, discard, retry, run again, resume, and release or extend a lease.
+
+Rows are found by their ids, locked, and written one by one, in one transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Case, F, Q, When
+from django.db.models import Case, F, Q, QuerySet, When
 from django.db.models.lookups import Exact
 
 from jobqueue import wakeup
@@ -15,23 +21,38 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.expressions import Unindexed
-from jobqueue.db.redone import Verb
-from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import LeaseLost
+from jobqueue.db.fields import Encoded
+from jobqueue.db.retry import Verb, retry_transient
+from jobqueue.exceptions import InvalidValue, LeaseLost
 from jobqueue.failures import FailureCause
+from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.grouping.members import CALLBACK, MEMBER, PARENT
 from jobqueue.grouping.nodes import outstanding_parents
-from jobqueue.models import Job, LaneEntry
+from jobqueue.models import Job, JobTag, LaneEntry
 from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
 from jobqueue.models.job import HELD_GATE, WAITING
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
+from jobqueue.payload import JSON, encode
+from jobqueue.producer.enqueueing import add
+from jobqueue.producer.insert import NewJob
 from jobqueue.transitions.first_due import begins_again
-from jobqueue.transitions.leases import RELEASED, canceled, lease_of
-from jobqueue.transitions.operating import Change, lock, operate, rows_of
+from jobqueue.transitions.leases import RELEASED, Lease, canceled, lease_of
 from jobqueue.transitions.releasing import release, release_many
-from jobqueue.transitions.verb import JobRef, Portion, Written, run_again_in_groups, run_verb
+from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_again_in_groups, run_verb
 from jobqueue.validation import INT_MAX, check_id, check_key, check_queue, check_seconds
+
+#: writes the row of a job that is locked; returns the column that holds the instant of its write, None: no write
+Change: TypeAlias = Callable[[Job, str], str | None]
+#: the new status, by that column
+_STATUS_OF = {
+    "finished_at": Job.Status.CANCELED,
+    "run_at": Job.Status.READY,
+    "cancel_requested_at": Job.Status.PROCESSING,
+}
+_ANY_BYTES = 1 << 62
+_ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
 
 def cancel(job_id: int | str, *, using: str | None = None) -> bool:
@@ -55,6 +76,28 @@ def retry(job_id: int | str, *, using: str | None = None) -> bool:
     waits for it, else after those that are there now.
     """
     return _operate("retry", job_id, using, _retry)
+
+
+def run_again(job_id: int | str, *, using: str | None = None) -> int:
+    """Enqueue a copy of a job that has ended, due now; its id. The old job stays as it is.
+
+    The copy has its queue, payload, task, options, priority, tags, ordering and concurrency key, and all attempts; it
+    has no dedupe key and does not expire. Raises InvalidValue for a job that does not exist or has not ended,
+    InvalidType, QueueFull before anything is written.
+    """
+    number, alias = check_id(job_id), alias_of(using)
+    with explain_missing_table(alias):
+        job: Job | None = retry_transient("enqueue", Job.objects.using(alias).filter(pk=number).first, using=alias)
+    if job is None:
+        raise InvalidValue(f"there is no job {number} in the database {alias!r}. Nothing was written; check the id.")
+    if job.status not in _ENDED:
+        raise InvalidValue(
+            f"job {number} has not ended: it is {Job.Status(job.status).name}. Nothing was written; cancel it "
+            "first, or wait for its end."
+        )
+    tags = JobTag.objects.using(alias).filter(job_id=number).order_by("pk").values_list("tag", flat=True)
+    found = retry_transient("enqueue", partial(tuple, tags), using=alias)
+    return add(_copy(job, found), using=alias)
 
 
 def cancel_each(job_ids: Sequence[int], *, using: str, only: Q) -> int:
@@ -289,3 +332,95 @@ def _return_to_lane(job: Job, using: str) -> dict[str, object]:
     lanes.hold([(job.queue, job.ordering_key)], using)
     lanes.join([(lanes.lane_of(job.queue, job.ordering_key), job.pk)], using)
     return {"gate": KEY_GATE, "wait_reason": WAITS}
+
+
+@dataclass(slots=True)
+class _Write:
+    """The last try's write: the column that holds its instant, and that instant.
+
+    No other write of the job has both, so a try after a lost answer recognizes its own work by them.
+    """
+
+    column: str = ""
+    instant: datetime | None = None
+    key: bytes | None = None  # the job's concurrency key
+
+
+def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str, only: Q | None = None) -> int:
+    """Let `change` write the jobs of `ids`, in one transaction; how many it wrote. `only` as in lock()."""
+    made: dict[int, _Write] = {}
+
+    def write(tries: int) -> Written:
+        written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
+        changed: list[tuple[int, object, Job.Status]] = []
+        with vendor(using).transaction(connections[using]):
+            for job, matches in lock(ids, using, only):
+                done = made.setdefault(job.pk, _Write())
+                # The work of an earlier try has been done, though the job does not match any more.
+                if not (done.instant and getattr(job, done.column) == done.instant):
+                    changed_at = change(job, using) if matches else None
+                    done.column, done.instant, done.key = changed_at or "", None, job.concurrency_key
+                    if not done.column:
+                        continue
+                    changed.append((job.pk, job.options, _STATUS_OF[done.column]))
+                    done.instant = rows_of([job.pk], using).values_list(done.column, flat=True).get()
+                ref = JobRef(job.pk, job.queue, job.task, job.ordering_key, using)
+                written[_STATUS_OF[done.column]].append(ref)
+            end_in_groups(changed, using)
+        return written
+
+    found = run_verb(verb, [Portion(using, write)], {}).written
+    for queue in {job.queue for job in found.get(Job.Status.READY, ())}:
+        wakeup.notify(queue, using)
+    for job in found.get(Job.Status.CANCELED, ()):
+        # It may have been opened for a slot or a token.
+        ended_unstarted([(job.task, made[job.job_id].key)], job.queue, using=using)
+    return sum(map(len, found.values()))
+
+
+def lock(ids: Sequence[int], using: str, only: Q | None = None) -> list[tuple[Job, bool]]:
+    """Lock the jobs of `ids` in this transaction, in the order of their ids; and whether `only` is true of each now.
+
+    Ids that were found by a filter say nothing about the rows as they are when they are locked.
+    """
+    rows = rows_of(ids, using).order_by("pk").select_for_update()
+    if only is None:
+        return [(job, True) for job in rows]
+    # Among the columns, and not in WHERE: there it could lead to an index through which other rows are locked.
+    return [(job, job.matches) for job in rows.annotate(matches=only)]
+
+
+def rows_of(ids: Sequence[int], using: str) -> QuerySet[Job]:
+    """The jobs of `ids`, without what may be large."""
+    rows = Job.objects.using(using)
+    # Django answers for an id that no column holds only where it is compared alone.
+    found = rows.filter(pk=ids[0]) if len(ids) == 1 else rows.filter(pk__in=ids)
+    return found.defer("payload", "result", "last_error")
+
+
+def _copy(job: Job, tags: tuple[str, ...]) -> NewJob:
+    options: JSON = job.options
+    if isinstance(options, dict):
+        # The copy is no member of a group.
+        options = {name: value for name, value in options.items() if name not in (MEMBER, CALLBACK, PARENT)} or None
+    if isinstance(options, dict) and "first_due" in options:
+        # The time within which it may be retried begins anew.
+        options = options | {"first_due": [None, 0]}
+    return NewJob(
+        queue=job.queue,
+        payload=_encoded(job.payload),
+        priority=job.priority,
+        max_attempts=job.allowance or job.max_attempts,
+        task=job.task,
+        lease_seconds=job.lease_seconds,
+        options=None if options is None else _encoded(options),
+        ordering_key=job.ordering_key,
+        concurrency_key=job.concurrency_key,
+        dependency=job.dependency,
+        tags=tags,
+    )
+
+
+def _encoded(value: JSON) -> Encoded:
+    # Whatever the limit is now: it has been stored once.
+    return Encoded(encode(value, max_bytes=_ANY_BYTES, what="the payload of the old job"))

@@ -22,8 +22,15 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import HELD_REASON
 from jobqueue.models.rows import in_state
 from jobqueue.signals import job_dead, job_parked, job_reaped
-from jobqueue.transitions.crashes import AfterCrash, after_crash, losses_in
-from jobqueue.transitions.failing import attempt_row, failed_columns, failure_of, one_more
+from jobqueue.transitions.failing import (
+    AfterCrash,
+    after_crash,
+    attempt_row,
+    failed_columns,
+    failure_of,
+    losses_in,
+    one_more,
+)
 from jobqueue.transitions.leases import Lease, canceled, lease_of
 from jobqueue.transitions.verb import Portion, Signals, Written, charged_fences, end_in_groups, run_verb
 from jobqueue.validation import check_int
@@ -99,7 +106,9 @@ def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written
         groups: dict[tuple[AfterCrash | None, str], list[Lease]] = defaultdict(list)
         for job in rows:
             lease = lease_of(job, using)
-            groups[_what_follows(job, lease), job.locked_by or ""].append(lease)
+            asked = job.cancel_requested_at is not None
+            then = None if asked else after_crash(losses_in(job, using), lease)
+            groups[then, job.locked_by or ""].append(lease)
         for (then, worker), leases in groups.items():
             status, changes, history = _lost(then, worker, leases)
             ids = [lease.job_id for lease in leases]
@@ -122,11 +131,6 @@ def _committed(earlier: Sequence[_Ended], using: str) -> _Ended:
         for status, leases in ended.items():
             found[status] += [lease for lease in leases if (lease.job_id, lease.fence) in charged]
     return found
-
-
-def _what_follows(job: Job, lease: Lease) -> AfterCrash | None:
-    """None: the job was asked to cancel."""
-    return None if job.cancel_requested_at is not None else after_crash(losses_in(job, lease.using), lease)
 
 
 def _lost(

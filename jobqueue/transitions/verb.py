@@ -18,13 +18,12 @@ from django.dispatch import Signal
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction, send_after_commit
-from jobqueue.db.redone import Verb
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slots_to_free
 from jobqueue.gates.opening import freed
-from jobqueue.grouping.ending import STATE_OF, end_members, outstanding_again
-from jobqueue.grouping.marks import group_of, is_parent
+from jobqueue.grouping.ends import STATE_OF, end_members, outstanding_again
+from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON

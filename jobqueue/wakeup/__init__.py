@@ -15,9 +15,7 @@ from django.db import connections
 
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
-from jobqueue.wakeup.base import Notifier
-from jobqueue.wakeup.postgres import PostgresNotifier
-from jobqueue.wakeup.redis import RedisNotifier
+from jobqueue.wakeup.notifiers import Notifier, PostgresNotifier, RedisNotifier
 
 __all__ = ["QUIET_SECONDS", "Notifier", "notifier_of", "notify", "on_notify"]
 

@@ -1,9 +1,15 @@
-"""Run one job in a process of its own, for a job that may kill it: only that process dies, and no other job with it."""
+"""Run one job in a process of its own, for a job that may kill it: only that process dies, and no other job with it.
+
+`jobs retry --alone` starts such a process and watches it. One that a worker starts has a slot on the scoreboard, as a
+child has: the monitor renews its lease, kills it at its hard limit, and charges the job if the process dies, and the
+supervisor waits for it when the worker stops.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -14,13 +20,17 @@ from django.db import Error, connections
 
 from jobqueue import transitions
 from jobqueue.conf import load
+from jobqueue.context.job_context import keep_log_lines
+from jobqueue.db.retry import observe_refusals
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.gates.rules import last_rules
 from jobqueue.gates.whole_queues import limits_of_queue
+from jobqueue.lockstats import recorder as lock_stats
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
-from jobqueue.stats import recorder
+from jobqueue.runs.alone import begin_alone
+from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.alone import claim_alone
@@ -33,9 +43,21 @@ from jobqueue.worker.run import job_fork
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
 from jobqueue.worker.run.timeouts import Watch
-from jobqueue.worker.shared.processes import Forker
-from jobqueue.worker.shared.scoreboard import CANCEL, LOST, OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
+from jobqueue.worker.shared.processes import Forker, print_at_sigquit
+from jobqueue.worker.shared.scoreboard import (
+    CANCEL,
+    LOST,
+    OVERTIME,
+    Exit,
+    Hold,
+    LeaseSlot,
+    ProcessSlot,
+    Scoreboard,
+    State,
+    Stop,
+)
 from jobqueue.worker.shared.watchdog import Watchdog
+from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -73,9 +95,45 @@ def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
         problem = HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
     if held(lease).exists():
         # The process has not written the end of the job.
-        with recorder.recording(using):
+        with job_stats.recording(using):
             transitions.fail_many([lease], error=problem)
     return Job.Status(Job.objects.using(using).values_list("status", flat=True).get(pk=lease.job_id))
+
+
+def run_alone_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
+    """Run the job that has waited longest for a process of its own; returns the exit status."""
+    slot = scoreboard.slots[index]
+    name = options.child_name(index, slot.generation)
+    slot.pid = os.getpid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The supervisor waits for the job. Not SIG_IGN, which programs that the job executes would inherit.
+        signal.signal(number, lambda *_: None)
+    print_at_sigquit()
+    job_fork.guard()
+    keep_log_lines()
+    observe_refusals(scoreboard.redone[index].add)
+    list(registry.discover())
+    try:
+        serves, seconds = options.selection.serves, options.lease_seconds
+        lease = begin_alone(serves, worker=name, lease_seconds=seconds, using=options.database)
+    except (Error, DatabaseBusy) as error:
+        logger.warning("no job that is to run alone could be claimed: %s; trying again", error)
+        lease = None
+    if lease is not None:
+        logger.warning("job %d runs alone in process %d", lease.job_id, slot.pid)
+        slot.state, slot.claimed = State.RUNNING, slot.claimed + 1
+
+        def asked_to_stop() -> bool:
+            return scoreboard.header.stop != Stop.RUN or os.getppid() != scoreboard.supervisor_pid
+
+        watchdog = Watchdog(name, seconds / 2)
+        job_stats.start(options.database)
+        perform_alone(lease, scoreboard.lease_slots[index][0], slot, asked_to_stop, watchdog)
+        lock_stats.close()
+        job_stats.close()
+    # Not DONE: the slot may be used again.
+    slot.exit = Exit.STOPPED
+    return 0
 
 
 def perform_alone(
@@ -137,9 +195,9 @@ def _run(lease: Lease, scoreboard: Scoreboard) -> int:
     job_fork.guard()
     list(registry.discover())
     watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
-    recorder.start(lease.using)
+    job_stats.start(lease.using)
     perform_alone(lease, scoreboard.lease_slots[0][0], scoreboard.slots[0], lambda: False, watchdog)
-    recorder.close()
+    job_stats.close()
     return 0
 
 

@@ -54,7 +54,6 @@ class LogWriter:
             self._take_over(self._ends[1])
 
     def ended(self) -> None:
-        """Record that the process has ended."""
         self.pid = 0
         self._give_back()
 

@@ -8,7 +8,7 @@ from django.db import OperationalError
 from jobqueue import enqueue
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.states import LABELS, VERBS
-from jobqueue.admin.page import apply
+from jobqueue.admin.page import verb_admin
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy
 from tests.admin.helpers import JOBS, act, client_of, job_page, person, root, text_of
@@ -101,7 +101,7 @@ def test_a_button_leads_back_to_the_jobs_page():
 
 
 def test_actions_stop_at_their_limit_and_say_so(monkeypatch):
-    monkeypatch.setattr(apply, "ACTION_MAX", 3)
+    monkeypatch.setattr(verb_admin, "ACTION_MAX", 3)
     ids = make_jobs(5)
     response = act(root(), "cancel", *ids[:1], select_across="1")
     assert [state(i) for i in ids] == ["CANCELED"] * 3 + ["READY"] * 2

@@ -6,8 +6,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import OperationalError
 
-from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.models import AuditEvent, Job
+from jobqueue.runs.bulk_steps import step
 from tests.admin.helpers import HOSTILE, JOBS, Inline, act, client_of, person, root, text_of, viewer
 from tests.factories import make_in_state, make_job, state
 
@@ -87,7 +87,7 @@ def test_above_a_thousand_the_number_is_typed(monkeypatch):
 
 
 def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
-    for module in ("bulk_verbs.preview", "admin.audit.words"):
+    for module in ("runs.preview", "admin.audit.words"):
         monkeypatch.setattr(f"jobqueue.{module}.MATCHED_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")
@@ -100,7 +100,7 @@ def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
 
 def test_a_count_that_takes_too_long_is_left_out_and_the_verb_is_typed(monkeypatch):
     make_in_state("FAILED")
-    monkeypatch.setattr("jobqueue.bulk_verbs.preview._counted", lambda *args: (None, []))
+    monkeypatch.setattr("jobqueue.runs.preview._counted", lambda *args: (None, []))
     client = viewer("retry_job")
     page = text_of(client.get(FAILED))
     assert "Counting took too long" in page
@@ -182,7 +182,7 @@ def test_a_running_one_is_stopped_by_those_who_may_apply_its_verb():
     assert 'value="stop"' not in text_of(other.get(page))
     act(other, "stop", event.pk, path=AUDIT)
     assert AuditEvent.objects.get().phase == "waiting"
-    step(using="default", chunk=1)
+    step(using="default", most=1)
     assert 'value="stop"' in text_of(client.get(page))
     response = act(client, "stop", event.pk, path=AUDIT, jobqueue_page="1")
     assert response["Location"] == page

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from jobqueue import enqueue
-from jobqueue.admin.jobs import bulk_filters, searching
-from jobqueue.bulk_verbs.carrying_out import step
+from jobqueue.admin.jobs import bulk_filters, search
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import AuditEvent, JobTag
+from jobqueue.runs.bulk_steps import step
 from jobqueue.transitions import claim, fail
 from tests.admin.helpers import HOSTILE, JOBS, Inline, root, text_of, viewer
 from tests.factories import job, make_in_state, make_job, make_jobs, set_columns, state
@@ -118,7 +118,7 @@ class TestAge:
 
 class TestSearch:
     def test_a_tag_means_all_of_its_jobs(self, monkeypatch):
-        monkeypatch.setattr(searching, "FOUND_MAX", 2)
+        monkeypatch.setattr(search, "FOUND_MAX", 2)
         for job_id in make_jobs(3):
             JobTag.objects.create(job_id=job_id, tag="vip")
         assert started(root(), "q=vip", "cancel") == {"tag": "vip"}
@@ -146,7 +146,7 @@ class TestSearch:
 
     def test_the_name_of_several_tasks_is_refused(self, monkeypatch):
         names = ["shop.mail.tasks.send", "shop.sms.tasks.send"]
-        for module in (searching, bulk_filters):
+        for module in (search, bulk_filters):
             monkeypatch.setattr(module.registry, "names", lambda: (names, []))
         make_job("mail", task=names[0])
         for query in ("q=send", "task=send"):
@@ -158,7 +158,7 @@ class TestSearch:
         assert "The search finds no job." in refused(root(), "q=nothing")
 
     def test_more_jobs_of_a_key_than_are_read_are_refused(self, monkeypatch):
-        monkeypatch.setattr(searching, "FOUND_MAX", 2)
+        monkeypatch.setattr(search, "FOUND_MAX", 2)
         for n in range(3):
             enqueue("mail", n, ordering_key="customer-5")
         assert "The search stopped at 2 jobs" in refused(root(), "q=customer-5")

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.admin.jobs import finding, searching
+from jobqueue.admin.jobs import finding, search
 from jobqueue.admin.page import readonly
 from jobqueue.models import Worker
 from tests.admin.helpers import JOBS, LIMIT_STATEMENTS, WORKERS, Inline, job_page, root, sent, text_of, viewer
@@ -145,7 +145,7 @@ def test_a_job_is_found_by_its_id_and_the_queue_filter_narrows_the_search():
 
 
 def test_a_search_passes_over_so_many_queues_and_says_so(monkeypatch):
-    monkeypatch.setattr(searching, "QUEUES_SEARCHED", 2)
+    monkeypatch.setattr(search, "QUEUES_SEARCHED", 2)
     for name in "abc":
         enqueue(name, 1, dedupe_key="k")
     page = text_of(root().get(JOBS, {"q": "k"}))

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import transitions
-from jobqueue.admin.groups import member_page
+from jobqueue.admin.groups import members as group_members
 from jobqueue.models import GroupMember, Job, JobGroup
 from tests.admin.helpers import HOSTILE, Inline, client_of, job_page, person, root, sent, text_of
 from tests.admin.test_groups import LIST, looker, made, page_of, plain_text
@@ -23,7 +23,10 @@ def members(group_id, state):
 
 
 def shown(page):
-    return [int(number) for number in re.findall(r'<th scope="row"><a href="/admin/jobqueue/job/(\d+)/', page)]
+    return [
+        int(number)
+        for number in re.findall(r'<th scope="row" role="rowheader"><a href="/admin/jobqueue/job/(\d+)/', page)
+    ]
 
 
 def failed_one(group_id, text="no funds"):
@@ -57,7 +60,7 @@ def test_a_node_that_waits_for_its_parents_is_not_called_ready():
 
 
 def test_pages_follow_each_other_without_gaps(monkeypatch):
-    monkeypatch.setattr(member_page, "PAGE", 2)
+    monkeypatch.setattr(group_members, "PAGE", 2)
     number = made(5)
     client, address, found = looker("view_job"), members(number, "outstanding"), []
     while address:

@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import group, groups, transitions
-from jobqueue.admin.groups import counts
+from jobqueue.admin.groups import members
 from jobqueue.models import GroupMember, Job, JobGroup
 from tests.admin.helpers import HOSTILE, Inline, act, client_of, person, root, text_of
 from tests.app import tasks
@@ -61,9 +61,9 @@ def test_the_list_shows_how_far_each_group_has_come():
 
 
 def test_counts_stop_at_a_cap_and_say_so(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.groups.group_list.LIST_MAX", 3)
+    monkeypatch.setattr("jobqueue.admin.groups.group_admin.LIST_MAX", 3)
     made(5)
-    counts._counted.cache_clear()
+    members._counted.cache_clear()
     assert "0 of 3+ done" in plain_text(text_of(looker().get(LIST)))
 
 
@@ -128,7 +128,11 @@ def test_the_page_of_a_large_workflow_counts_the_nodes_of_each_layer(monkeypatch
     assert "<g class=" not in page
     words = plain_text(page)
     assert "More than 3 nodes are not drawn." in words
-    rows = [row for row in re.findall(r"<tr>.*?</tr>", page) if '<td class="jobqueue-number">' in row]
+    rows = [
+        row
+        for row in re.findall(r'<tr role="row">.*?</tr>', page)
+        if 'td role="cell"' in row and 'class="jobqueue-number">' in row
+    ]
     assert [re.findall(r"\d+", plain_text(row)) for row in rows] == [
         ["1", "1", "1", "0", "0", "0"],
         ["2", "2", "2", "0", "0", "0"],

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.translation import override
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.admin.jobs import ages, controls, finding, searching, tabs
+from jobqueue.admin.jobs import filters, finding, search, tabs
 from jobqueue.admin.page import readonly
 from jobqueue.admin.page.formatting import plain
 from jobqueue.db import vendor
@@ -207,9 +207,9 @@ def test_the_first_job_of_an_age_is_found_between_gaps(many):
         Job.objects.update(created_at=UtcNowPlus(0))
         Job.objects.filter(pk__in=left[:place]).update(created_at=UtcNowPlus(-7200))
         expected = left[place] if place < len(left) else 0
-        assert ages.first_id("1h", using="default") == expected
+        assert filters.first_id("1h", using="default") == expected
     Job.objects.update(created_at=UtcNowPlus(-7200))
-    assert ages.first_id("1h", using="default") == 0
+    assert filters.first_id("1h", using="default") == 0
 
 
 @mark_finding("O-M12")
@@ -313,7 +313,7 @@ def test_held_jobs_are_found_in_more_queues_than_one_statement_asks(few, monkeyp
 
 
 def test_held_jobs_are_found_in_more_queues_than_are_looked_at_one_by_one(few, monkeypatch):
-    monkeypatch.setattr(searching, "QUEUES_SEARCHED", 2)
+    monkeypatch.setattr(search, "QUEUES_SEARCHED", 2)
     wanted = [job_id for number in range(4) for job_id in make_jobs(2, f"q{number}")]
     Job.objects.update(gate=2)
     make_jobs(3, "q3")
@@ -414,7 +414,7 @@ def test_choices_come_from_small_tables():
         name="web-1:5:aaaa/1", host="h", pid=1, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, version="1"
     )
     JobTag.objects.create(job_id=enqueue("mail", 1), tag="vip")
-    found = {control.name: control for control in controls.controls({}, "default")}
+    found = {control.name: control for control in filters.controls({}, "default")}
     assert ("mail", "mail") in found["queue"].choices
     assert found["tag"].choices == [("vip", "vip")]
     assert found["worker"].choices == [("web-1:5:aaaa/1", "web-1:5")]
@@ -423,10 +423,10 @@ def test_choices_come_from_small_tables():
 
 
 def test_where_a_list_of_choices_would_leave_some_out_the_name_is_written(monkeypatch):
-    monkeypatch.setattr(controls, "CHOICES_MAX", 2)
+    monkeypatch.setattr(filters, "CHOICES_MAX", 2)
     for queue in "abc":
         make_job(queue)
-    found = {control.name: control for control in controls.controls({"queue": "c"}, "default")}
+    found = {control.name: control for control in filters.controls({"queue": "c"}, "default")}
     assert [name for name, _ in found["queue"].choices] == ["a", "b"]
     assert found["queue"].written
     assert not found["worker"].written
@@ -476,7 +476,7 @@ def test_each_filter_in_each_state_costs_the_same_up_to_the_cap_and_little_more_
 def test_job_pages_are_linked_from_the_list():
     job_id = make_job()
     assert job_page(job_id) in text_of(viewer().get(JOBS))
-    assert searching.QUEUES_SEARCHED == 1000
+    assert search.QUEUES_SEARCHED == 1000
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from jobqueue.admin.jobs.lease_panel import TOKEN_DIGITS
+from jobqueue.admin.jobs.page import TOKEN_DIGITS
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Worker
 from tests.admin.helpers import HOSTILE, JOBS, act, client_of, job_page, person, text_of, viewer

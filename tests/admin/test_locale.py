@@ -38,7 +38,7 @@ def in_code():
     """Every text that is marked for translation in Python."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            marks = ("_", "gettext", "gettext_lazy", "ngettext")
+            marks = ("_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in marks and node.args:
                 yield ast.literal_eval(node.args[0])
 

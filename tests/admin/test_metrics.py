@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +17,11 @@ import jobqueue
 from jobqueue import metrics
 from jobqueue.admin.metrics import page as metrics_page
 from jobqueue.admin.metrics import reading
-from jobqueue.admin.metrics.ranges import RANGES, offered
+from jobqueue.admin.metrics.reading import RANGES, offered
 from jobqueue.exceptions import StatementTimeout
-from jobqueue.models import JobStat, JobStatTotal
-from jobqueue.stats import summary
+from jobqueue.models import JobStat
+from jobqueue.models.stat import EPOCH
+from jobqueue.stats import history
 from tests.admin.helpers import HOSTILE, KEEPS_ALL, LIMIT_STATEMENTS, Inline, client_of, person, root, text_of
 from tests.factories import now
 from tests.stats.helpers import add
@@ -120,7 +120,7 @@ def test_one_queue_and_one_task_can_be_chosen():
 def test_names_can_be_chosen_in_which_nothing_ended_lately():
     ended()
     for queue, task in (("old", "shop.tasks.old"), ("mail", "shop.tasks.rare")):
-        JobStatTotal.objects.create(id=os.urandom(16), queue=queue, task=task, done=3, counted_at=now())
+        add(JobStat.Span.TOTAL, EPOCH, queue, task, done=3)
     page = show()
     assert '<option value="old">' in page
     assert '<option value="shop.tasks.old">' in page
@@ -191,9 +191,9 @@ def test_a_queue_in_which_nothing_ended_leads_back_to_all():
 
 
 def test_estimates_and_tables_that_leave_something_out_are_told(monkeypatch):
-    monkeypatch.setattr(summary, "ROWS_MAX", 2)
-    monkeypatch.setattr(summary, "ROWS_SAMPLED", 1)
-    monkeypatch.setattr(summary, "KINDS_MAX", 3)
+    monkeypatch.setattr(history, "ROWS_MAX", 2)
+    monkeypatch.setattr(history, "ROWS_SAMPLED", 1)
+    monkeypatch.setattr(history, "KINDS_MAX", 3)
     monkeypatch.setattr(reading, "ROWS_SHOWN", 2)
     for number in range(4):
         ended(f"q{number}", done=number + 1)
@@ -213,7 +213,7 @@ def test_a_read_that_is_stopped_says_so_and_is_not_repeated_by_each_who_looks(mo
         raise StatementTimeout("too long")
 
     ended(done=3)
-    monkeypatch.setattr(reading, "read_summary", slow)
+    monkeypatch.setattr(reading, "ended", slow)
     client = root()
     for _ in range(3):
         page = show(client)
@@ -253,7 +253,7 @@ def test_the_number_of_statements_does_not_grow_with_the_statistics():
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_names_are_text(hostile):
     ended(hostile[:40], hostile, done=3)
-    JobStatTotal.objects.create(id=os.urandom(16), queue=hostile[:40], task=hostile, counted_at=now())
+    add(JobStat.Span.TOTAL, EPOCH, hostile[:40], hostile, done=3)
     client = root()
     for query in ({}, {"queue": hostile[:40]}, {"task": hostile}, {"queue": hostile, "task": hostile}):
         page = show(client, **query)

@@ -9,9 +9,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from jobqueue.admin.overview import alarms, reading, tables
-from jobqueue.admin.overview.alarms import WORDS, sentence
-from jobqueue.admin.overview.page import RANGES
+from jobqueue.admin.overview import page as overview_page
+from jobqueue.admin.overview import reading
+from jobqueue.admin.overview.page import RANGES, WORDS, sentence
 from jobqueue.alarms import Alarm
 from jobqueue.alarms.alarm import RUNBOOKS
 from jobqueue.exceptions import StatementTimeout
@@ -110,7 +110,7 @@ def test_the_queue_with_the_longest_wait_comes_first():
 
 
 def test_queues_that_are_not_shown_or_not_counted_are_told_of(monkeypatch):
-    monkeypatch.setattr(tables, "QUEUES_SHOWN", 2)
+    monkeypatch.setattr(overview_page, "QUEUES_SHOWN", 2)
     for queue in "abc":
         make_jobs(2, queue)
     client = root()
@@ -129,7 +129,7 @@ def test_queues_that_are_not_shown_or_not_counted_are_told_of(monkeypatch):
 
 
 def test_many_alarms_are_counted(monkeypatch):
-    monkeypatch.setattr(alarms, "ALARMS_SHOWN", 1)
+    monkeypatch.setattr(overview_page, "ALARMS_SHOWN", 1)
     for number in range(3):
         JobAlarm.objects.create(queue=f"q{number}", name="ready", value=7, threshold=5, firing=True, since=now())
     words = plain_text(show())
@@ -155,8 +155,21 @@ def test_a_traceback_is_one_click_away_and_a_redrive_too():
     assert f'href="/admin/jobqueue/job/{job_id}/change/#attempts"' in page
     assert f'href="/admin/jobqueue/redrive/new/?fingerprint={job(job_id).fingerprint}"' in page
     assert "mail.send" in page
-    assert "ValueError" in page
+    assert "ValueError: boom" in page
     assert 'id="attempts"' in text_of(root_again().get(f"/admin/jobqueue/job/{job_id}/change/"))
+
+
+def test_the_message_of_a_failure_has_no_secrets_and_is_left_out_when_the_job_has_failed_otherwise_since():
+    client = root()
+    job_id = failed(error="password=hunter2zz")
+    page = show(client)
+    assert "ValueError: password=" in page
+    assert "hunter2zz" not in page
+    set_columns(job_id, last_error="KeyError: 'other'")
+    cache.clear()
+    page = show(client)
+    assert "ValueError" in page
+    assert "KeyError" not in page
 
 
 def root_again():

@@ -8,7 +8,8 @@ from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.admin.overview import alarms, reading
+from jobqueue.admin.overview import page as overview_page
+from jobqueue.admin.overview import reading
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.maintenance.worker_rows import retire_silent
 from jobqueue.models import JobStat, Worker
@@ -84,7 +85,7 @@ class TestSilentWorkers:
         assert line.endswith(", 1 lease will expire")
 
     def test_many_of_them_are_counted(self, monkeypatch):
-        monkeypatch.setattr(alarms, "SILENT_SHOWN", 2)
+        monkeypatch.setattr(overview_page, "SILENT_SHOWN", 2)
         for number in range(5):
             worker(f"web-{number}:1:b/1.1", silent=90)
         lines = alarm_lines(show())
@@ -181,6 +182,7 @@ class TestQueuesOverTheRange:
 
     def test_of_too_many_rows_mean_and_longest_are_told(self, monkeypatch):
         monkeypatch.setattr(history, "ROWS_MAX", 0)
+        monkeypatch.setattr(history, "ROWS_SAMPLED", 0)
         make_job("mail")
         self.ended(2, done=2, runs=2, wait_us=4_000_000, wait_us_max=3_000_000, run_us=2_000_000, run_us_max=1_500_000)
         cells = self.cells(show())

@@ -30,7 +30,11 @@ TASK = tasks.add.module_path
 
 def rows_of(page):
     """The text of each cell, by the first cell."""
-    table = page.partition("jobqueue-figures jobqueue-flow")[2].partition("</table>")[0].partition("<tbody>")[2]
+    table = (
+        page.partition("jobqueue-cards jobqueue-flow")[2]
+        .partition("</table>")[0]
+        .partition('<tbody role="rowgroup">')[2]
+    )
     rows = [row.replace("</th>", "</td>").split("</td>") for row in table.split("</tr>")[:-1]]
     texts = [[plain(cell) for cell in row[:-1]] for row in rows]
     return {name: cells for name, *cells in texts}
@@ -59,6 +63,8 @@ def test_the_page_shows_what_is_set_and_how_many_jobs_wait_and_run(settings):
     assert (ready, bool(oldest), others) == ("2", True, ["0", "0", "1", "0", "-", "-"])
     assert rows[TASK] == ["running", *[""] * 6, "3 / set by hand", "-"]
     assert rows["old"][0].startswith("draining / it goes")
+    assert page.count('<span class="jobqueue-state jobqueue-expired">') == 2, "paused and draining look the same"
+    assert '<td role="cell" data-title="Concurrency">' in page
     assert rows["web"] == ["running", "0 / of at most 5", "", "0", "0", "0", "0", "2 to 8, now 2", "10/s"]
     assert not Inline(page).found
 

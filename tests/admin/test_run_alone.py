@@ -4,7 +4,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from jobqueue.dead_letters import redrives
-from jobqueue.dead_letters.alone import begin_alone
+from jobqueue.runs.alone import begin_alone
 from jobqueue.transitions import ack
 from tests.admin.helpers import JOBS, act, client_of, job_page, person, root, text_of, viewer
 from tests.admin.test_actions import said

@@ -7,8 +7,7 @@ import pytest
 
 from jobqueue.admin.jobs import timeline as timelines
 from jobqueue.admin.jobs.attempts import read_attempts
-from jobqueue.admin.jobs.timeline import timeline
-from jobqueue.admin.jobs.timeline_bar import Segment, draw
+from jobqueue.admin.jobs.timeline import Segment, draw, timeline
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, fail, reap, release, snooze

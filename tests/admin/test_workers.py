@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from jobqueue.admin.workers import held
+from jobqueue.admin import workers
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.maintenance import worker_stacks
 from jobqueue.models import Job, Worker
@@ -61,9 +61,15 @@ class TestTheList:
         page = text_of(viewer().get(WORKERS))
         assert ">5 of 8</a>" in page
         assert "/job/?state=running&amp;worker=web-1%3A211%3A5f0c2a9e%2F1.1" in page
-        assert [job_id for job_id in ids if f'<a href="{job_page(job_id)}">' in page] == ids[: held.IN_LIST]
+        assert [job_id for job_id in ids if f'<a href="{job_page(job_id)}">' in page] == ids[: workers.IN_LIST]
         assert "app.greet, " in page
         assert "and 2 more" in page
+
+    def test_has_no_search_so_a_term_in_its_address_changes_nothing(self):
+        worker()
+        response = viewer().get(WORKERS, {"q": "other"})
+        assert response.status_code == 200
+        assert "web-1:211" in text_of(response)
 
     def test_without_view_job_the_jobs_are_a_number(self):
         worker()
@@ -120,7 +126,7 @@ class TestThePage:
         assert "<dd>-</dd>" not in page
 
     def test_of_many_jobs_the_first_are_shown_with_a_way_to_all(self, monkeypatch):
-        monkeypatch.setattr(held, "ON_PAGE", 3)
+        monkeypatch.setattr(workers, "ON_PAGE", 3)
         made = worker()
         holds(5)
         page = text_of(viewer().get(page_of(made)))

@@ -7,7 +7,7 @@ from jobqueue import enqueue
 from jobqueue.alarms import firing
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.redone import Refusal, report
+from jobqueue.db.retry import Refusal, report_refusal
 from jobqueue.lockstats import recorder
 from jobqueue.models import RedoneStat
 from tests.alarms.helpers import look_again
@@ -46,11 +46,11 @@ def test_it_fires_when_connections_ran_out_and_ends_when_that_is_five_minutes_ag
 def test_other_errors_do_not_count():
     for kind in ErrorKind:
         if kind is not ErrorKind.NO_CONNECTION:
-            report(Refusal("claim", kind, True))
-            report(Refusal("claim", kind, False))
+            report_refusal(Refusal("claim", kind, True))
+            report_refusal(Refusal("claim", kind, False))
     recorder.flush()
     assert seen() == []
-    report(Refusal("claim", ErrorKind.NO_CONNECTION, True))
-    report(Refusal("enqueue", ErrorKind.NO_CONNECTION, False))
+    report_refusal(Refusal("claim", ErrorKind.NO_CONNECTION, True))
+    report_refusal(Refusal("enqueue", ErrorKind.NO_CONNECTION, False))
     recorder.flush()
     assert seen() == [("", "refused_connections", 2.0, True)]

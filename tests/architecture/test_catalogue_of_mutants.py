@@ -13,7 +13,7 @@ SERVERS = ("mysql", "mariadb", "postgres")
 OWN = ("db/mysql/", "db/mariadb/", "db/postgresql/")
 #: the rooms that were written last
 YOUNG = (
-    *("gates", "flow", "failures", "dead_letters", "bulk_verbs", "schedules", "groups", "retention"),
+    *("gates", "flow", "failures", "runs", "schedules", "groups", "retention"),
     *("stats", "explain", "alarms", "masking"),
 )
 

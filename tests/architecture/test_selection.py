@@ -76,7 +76,7 @@ def test_without_django_6_everything_runs_on_what_there_is():
         (["jobqueue/db/mysql/locks.py"], ["mysql"]),
         (["jobqueue/db/postgresql/locks.py"], ["mysql", "postgres"]),
         (["jobqueue/wakeup/notify.py"], ["mysql", "postgres"]),
-        (["README.md", "jobqueue/db/sqlite/dialect.py"], ["sqlite", "mysql"]),
+        (["README.md", "jobqueue/db/sqlite/features.py"], ["sqlite", "mysql"]),
     ],
 )
 def test_a_changed_database_has_its_process_tests_beside_those_of_mysql(changed, databases, monkeypatch):

@@ -19,8 +19,6 @@ IN_DB = [path for path in FILES if path.is_relative_to(PACKAGE / "db")]
 #: SQL templates of features: they ask the dialect for what differs between databases
 TEMPLATES = {
     "allocate.py",
-    "counter.py",
-    "dead_letters/noting.py",
     "idempotency/records.py",
     "locks/lease.py",
     "locks/mutex_rows.py",

@@ -16,7 +16,7 @@ from jobqueue.models import Job, JobStat, LockStat, OutboxEvent, Worker
 from jobqueue.outbox import publish
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare
-from jobqueue.stats.histogram import bucket_of
+from jobqueue.stats.ends import bucket_of
 from jobqueue.transitions import ack, claim, fail
 from tests.stats.helpers import write
 

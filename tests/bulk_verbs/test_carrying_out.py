@@ -9,15 +9,16 @@ from django.db import IntegrityError, OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import bulk_verbs, enqueue
-from jobqueue.bulk_verbs import Who, carrying_out, walking
-from jobqueue.bulk_verbs.carrying_out import step
+from jobqueue.bulk_verbs import Who
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
-from jobqueue.maintenance import bulk_runner
 from jobqueue.maintenance.cleaner import AUDIT_EVENTS
+from jobqueue.maintenance.runner import Runner
 from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.models.job import HELD_GATE
+from jobqueue.runs import bulk_steps, walking
+from jobqueue.runs.bulk_steps import step
 from jobqueue.signals import job_canceled
 from jobqueue.transitions import fail, release_held, retry
 from tests.factories import (
@@ -53,10 +54,10 @@ def read(event):
     return AuditEvent.objects.get(pk=event.pk)
 
 
-def finish(chunk=100):
+def finish(most=100):
     """Do chunks until none is due; what they did."""
     found = []
-    while (done := step(using="default", chunk=chunk)) is not None:
+    while (done := step(using="default", most=most)) is not None:
         found.append(done)
         assert done.error is None, done.error
     return found
@@ -143,7 +144,7 @@ def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypat
         set_columns(job_id, cause="lost", fingerprint="0123456789abcdef")
     elif filters.get("state") == "expired":
         set_columns(job_id, lock_until=UtcNowPlus(-5))
-    find, rows = carrying_out.next_ids, []
+    find, rows = bulk_steps.next_ids, []
 
     def others_follow(*args, **kwargs):
         found = find(*args, **kwargs)
@@ -151,7 +152,7 @@ def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypat
         rows.append(row(job_id))
         return found
 
-    monkeypatch.setattr(carrying_out, "next_ids", others_follow)
+    monkeypatch.setattr(bulk_steps, "next_ids", others_follow)
     event = record(verb, filters)
     assert event.matched == 1
     finish()
@@ -173,7 +174,7 @@ def test_where_a_row_of_the_project_protects_a_job_the_others_are_deleted_one_by
     def refuse(*_, **__):
         raise IntegrityError("a row refers to one of them")
 
-    monkeypatch.setattr("jobqueue.bulk_verbs.carrying_out.delete_jobs", refuse)
+    monkeypatch.setattr("jobqueue.runs.bulk_steps.delete_jobs", refuse)
     event = record("prune")
     finish()
     assert not Job.objects.exists()
@@ -201,8 +202,8 @@ def test_jobs_that_wait_and_were_added_later_are_not_canceled():
 def test_it_goes_on_in_chunks_and_each_has_its_progress_committed():
     ids = failed(5)
     event = record()
-    done = step(using="default", chunk=2)
-    assert (done.changed, done.phase, done.first) == (2, "running", True)
+    done = step(using="default", most=2)
+    assert (done.changed, done.phase, done.before) == (2, "running", "")
     assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED", "FAILED"]
     assert (read(event).after_id, read(event).phase) == (ids[1], "running")
     finish(2)
@@ -212,20 +213,20 @@ def test_it_goes_on_in_chunks_and_each_has_its_progress_committed():
 @pytest.mark.parametrize("where", ["before the jobs", "after the jobs"])
 def test_a_chunk_that_breaks_leaves_nothing_behind_and_is_done_again(monkeypatch, where):
     ids, event = failed(4), record()
-    step(using="default", chunk=2)
-    change = carrying_out.change
+    step(using="default", most=2)
+    change = bulk_steps.change
 
     def broken(*args, **options):
         if where == "after the jobs":
             change(*args, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(carrying_out, "change", broken)
+    monkeypatch.setattr(bulk_steps, "change", broken)
     with pytest.raises(KeyboardInterrupt):
-        step(using="default", chunk=2)
+        step(using="default", most=2)
     assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED"]
     assert (read(event).changed, read(event).after_id) == (2, ids[1])
-    monkeypatch.setattr(carrying_out, "change", change)
+    monkeypatch.setattr(bulk_steps, "change", change)
     finish()
     assert [job(job_id).epoch for job_id in ids] == [1, 1, 1, 1]
     assert read(event).changed == 4
@@ -233,7 +234,7 @@ def test_a_chunk_that_breaks_leaves_nothing_behind_and_is_done_again(monkeypatch
 
 def test_a_chunk_whose_commit_was_not_answered_is_not_done_twice(monkeypatch):
     ids, event = failed(2), record()
-    real, calls = carrying_out._write, []
+    real, calls = bulk_steps._write, []
 
     def lost(*args):
         calls.append(real(*args))
@@ -243,8 +244,8 @@ def test_a_chunk_whose_commit_was_not_answered_is_not_done_twice(monkeypatch):
         work()
         return work()
 
-    monkeypatch.setattr(carrying_out, "_write", lost)
-    monkeypatch.setattr(carrying_out, "retry_transient", twice)
+    monkeypatch.setattr(bulk_steps, "_write", lost)
+    monkeypatch.setattr(bulk_steps, "retry_transient", twice)
     assert step(using="default").changed == 2
     assert calls[1] is None
     assert [job(job_id).epoch for job_id in ids] == [1, 1]
@@ -259,7 +260,7 @@ def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch):
         raise DatabaseBusy("locked")
 
     with monkeypatch.context() as patched:
-        patched.setattr(carrying_out, "change", busy)
+        patched.setattr(bulk_steps, "change", busy)
         assert isinstance(step(using="default").error, DatabaseBusy)
     finish()
     assert [read(event).phase, read(other).phase] == ["waiting", "done"]
@@ -270,7 +271,7 @@ def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch):
 
 def test_signals_are_sent_after_the_commit_and_not_for_a_chunk_that_is_undone(monkeypatch):
     ids, event, told = make_jobs(2), record("cancel"), []
-    change = carrying_out.change
+    change = bulk_steps.change
 
     def receiver(job_id, **facts):
         told.append((job_id, read(event).changed))
@@ -282,7 +283,7 @@ def test_signals_are_sent_after_the_commit_and_not_for_a_chunk_that_is_undone(mo
     job_canceled.connect(receiver)
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(carrying_out, "change", undone)
+            patched.setattr(bulk_steps, "change", undone)
             step(using="default")
         assert (told, [state(job_id) for job_id in ids]) == ([], ["READY"] * 2)
         AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
@@ -310,7 +311,7 @@ def test_an_error_of_the_database_is_raised_and_the_chunk_is_put_off(monkeypatch
     def refused(*args, **options):
         raise OperationalError("no right")
 
-    monkeypatch.setattr(carrying_out, "change", refused)
+    monkeypatch.setattr(bulk_steps, "change", refused)
     with pytest.raises((OperationalError, DatabaseBusy)):
         step(using="default")
     assert read(event).ended_at is None
@@ -324,7 +325,7 @@ def test_a_chunk_that_cannot_be_done_ends_it_as_failed(monkeypatch):
     def broken(*args, **options):
         raise ZeroDivisionError("a\x00b")
 
-    monkeypatch.setattr(carrying_out, "change", broken)
+    monkeypatch.setattr(bulk_steps, "change", broken)
     step(using="default")
     found = read(event)
     assert (found.phase, found.due_at) == ("failed", None)
@@ -334,16 +335,16 @@ def test_a_chunk_that_cannot_be_done_ends_it_as_failed(monkeypatch):
 
 def test_stop_ends_it_and_a_chunk_that_was_read_before_writes_nothing(monkeypatch):
     ids, event = failed(4), record()
-    step(using="default", chunk=2)
-    real = carrying_out.next_ids
+    step(using="default", most=2)
+    real = bulk_steps.next_ids
 
     def stopped_meanwhile(*args, **options):
         found = real(*args, **options)
         assert bulk_verbs.stop(event.pk, by="bob")
         return found
 
-    monkeypatch.setattr(carrying_out, "next_ids", stopped_meanwhile)
-    assert step(using="default", chunk=2) is None
+    monkeypatch.setattr(bulk_steps, "next_ids", stopped_meanwhile)
+    assert step(using="default", most=2) is None
     assert [state(job_id) for job_id in ids] == ["READY", "READY", "FAILED", "FAILED"]
     found = read(event)
     assert (found.phase, found.problem, found.changed) == ("stopped", "stopped by bob", 2)
@@ -409,7 +410,7 @@ def test_reap_leases_and_the_chore_carry_it_out():
     assert read(event).phase == "done"
     failed(3, "z")
     record(filters={"queue": "z"})
-    found = bulk_runner.BulkRunner().run_once(load(), using="default")
+    found = Runner(bulk_steps.BULK_VERBS).run_once(load(), using="default")
     assert found == Counter(bulk_jobs_changed=3)
 
 
@@ -432,7 +433,7 @@ def test_two_that_carry_it_out_at_once_change_each_job_once():
     def run():
         begin.wait(patient())
         while read(event).ended_at is None:
-            step(using="default", chunk=3)
+            step(using="default", most=3)
         connections.close_all()
 
     threads = [threading.Thread(target=run) for _ in range(2)]
@@ -445,7 +446,7 @@ def test_two_that_carry_it_out_at_once_change_each_job_once():
 
 
 def test_an_idle_look_is_one_statement(django_assert_num_queries):
-    runner = bulk_runner.BulkRunner()
+    runner = Runner(bulk_steps.BULK_VERBS)
     runner.run_once(load(), using="default")
     with django_assert_num_queries(1):
         runner.run_once(load(), using="default")

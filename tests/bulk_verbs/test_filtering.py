@@ -5,17 +5,18 @@ from itertools import permutations
 
 import pytest
 
-from jobqueue.bulk_verbs import matching, walking
-from jobqueue.bulk_verbs.carrying_out import change
-from jobqueue.bulk_verbs.filtering import check_verb, still
-from jobqueue.bulk_verbs.preview import preview
-from jobqueue.bulk_verbs.walking import next_ids
+from jobqueue.bulk_verbs import matching
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import JobTag
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
+from jobqueue.runs import walking
+from jobqueue.runs.bulk_steps import change
+from jobqueue.runs.preview import preview
+from jobqueue.runs.verbs import check_verb, still
+from jobqueue.runs.walking import next_ids
 from tests.factories import claim_one, expire, job, make_in_state, make_job, now, set_columns
 from tests.marks import finding
 
@@ -63,7 +64,7 @@ def test_a_retry_of_scheduled_jobs_leaves_nodes_that_wait_for_their_parents_alon
     seen = preview("retry", wanted, first=9, using="default")
     assert (seen.matched, [one.pk for one in seen.first]) == (2, [later, later_node])
     assert next_ids("retry", wanted, after_id=0, until_id=later_node, most=9, using="default")[0] == [later, later_node]
-    assert change("retry", [node, later], still("retry", wanted, now()), using="default") == 1
+    assert change("retry", [node, later], still("retry", wanted, now()), using="default").changed == 1
     assert (job(later).run_at <= now(), job(node).gate) == (True, PARENTS_GATE)
 
 
@@ -122,14 +123,14 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     make_job()
     seen = preview("retry", {"queue": "q"}, first=2, using="default")
     assert (seen.matched, seen.is_capped, [one.pk for one in seen.first]) == (3, False, ids[:2])
-    monkeypatch.setattr("jobqueue.bulk_verbs.preview.MATCHED_MAX", 2)
+    monkeypatch.setattr("jobqueue.runs.preview.MATCHED_MAX", 2)
     capped = preview("retry", {"queue": "q"}, first=0, using="default")
     assert (capped.matched, capped.is_capped) == (2, True)
 
 
 def test_a_preview_shows_jobs_behind_many_that_the_verb_does_not_change(monkeypatch):
-    monkeypatch.setattr("jobqueue.bulk_verbs.walking.WINDOW", 1)
-    monkeypatch.setattr("jobqueue.bulk_verbs.walking.EMPTY_MAX", 1)
+    monkeypatch.setattr("jobqueue.runs.walking.WINDOW", 1)
+    monkeypatch.setattr("jobqueue.runs.walking.EMPTY_MAX", 1)
     for _ in range(3):
         make_in_state("DONE")
     failed = make_in_state("FAILED")

@@ -5,10 +5,9 @@ from contextlib import ExitStack, contextmanager
 from django.test import override_settings
 
 from jobqueue import enqueue_many
-from jobqueue.db import redone
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.redone import Refusal
+from jobqueue.db.retry import Refusal, report_refusal
 from jobqueue.dead_letters import note, redrive
 from jobqueue.flow import set_limit
 from jobqueue.locks import lease_lock
@@ -153,7 +152,7 @@ def _workers(name):
 def _locks(name):
     count_keys("k")
     keep()
-    redone.report(Refusal("ack", ErrorKind.DEADLOCK, True))
+    report_refusal(Refusal("ack", ErrorKind.DEADLOCK, True))
     recorder.flush()
     with ExitStack() as stack:
         stack.enter_context(lease_lock("held", 600))

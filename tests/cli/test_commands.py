@@ -104,7 +104,7 @@ class TestReapLeases:
         expected |= {"mutexes_deleted": 0}
         expected |= {"events_deleted": 0, "keys_deleted": 0, "records_deleted": 0}
         expected |= {"figures_deleted": 0, "findings_deleted": 0, "redone_figures_deleted": 0}
-        expected |= {"jobs_opened": 0, "ordering_keys_deleted": 0, "jobs_redriven": 0, "jobs_skipped": 0}
+        expected |= {"jobs_opened": 0, "jobs_redriven": 0, "jobs_skipped": 0}
         expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
         expected |= {"workers_deleted": 0, "allocations_deleted": 0, "archived_jobs_deleted": 0}
         expected |= {"schedule_ticks_deleted": 0, "schedule_versions_deleted": 0, "schedules_deleted": 0}
@@ -113,7 +113,6 @@ class TestReapLeases:
         expected |= {
             "statistics_deleted": 0,
             "queue_statistics_deleted": 0,
-            "statistics_totals_deleted": 0,
             "statistics_added_up": 0,
         }
         expected |= {"alarms_deleted": 0, "audit_events_deleted": 0}

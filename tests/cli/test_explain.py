@@ -6,7 +6,7 @@ import pytest
 from django.utils import translation
 
 from jobqueue import enqueue
-from jobqueue.explain import asking, explain_backlog, explain_job, explain_queue
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, workers
 from jobqueue.flow import pause
 from jobqueue.models import Worker
 from tests.cli.helpers import printed, read_json, refused
@@ -130,9 +130,9 @@ def test_names_with_control_characters_do_not_reach_the_terminal():
 @committed
 def test_a_worker_that_does_not_answer_is_waited_for_up_to_three_seconds_or_not_asked_at_all(monkeypatch):
     asked = []
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(asking.worker_stacks, "ask", lambda names, *, using: asked.append(names))
-    monkeypatch.setattr(asking.worker_stacks, "asked", lambda names, *, using: list(names))
+    monkeypatch.setattr(workers, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(workers.worker_stacks, "ask", lambda names, *, using: asked.append(names))
+    monkeypatch.setattr(workers.worker_stacks, "asked", lambda names, *, using: list(names))
     plain = {"host": "h", "pid": 1, "supervisor_pid": 1, "boot_id": "b", "concurrency": 1, "version": "1"}
     Worker.objects.create(name="owner", queues="*", **plain)
     job_id = make_in_state("PROCESSING")

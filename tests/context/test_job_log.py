@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from jobqueue.context import job_context
-from jobqueue.context.log import LOG_BYTES, JobLog
+from jobqueue.context.job_context import LOG_BYTES, JobLog
 from jobqueue.models import JobAttempt
 from tests.app import tasks
 from tests.factories import claim_one, settle_run

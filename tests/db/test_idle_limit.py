@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from jobqueue.db import idle_limit
-from jobqueue.db.idle_limit import limit_idle_transactions
+from jobqueue.db import sessions
+from jobqueue.db.sessions import limit_idle_transactions
 from tests.marks import committed, finding
 from tests.races.actors import Actor
 from tests.settings import VENDOR
@@ -65,7 +65,7 @@ def in_a_workers_thread():
 
 @finding("F1")
 def test_the_limit_is_short_only_within_a_transaction(in_a_workers_thread):
-    assert in_a_workers_thread(limits) == (USUAL, idle_limit.IDLE_SECONDS, USUAL)
+    assert in_a_workers_thread(limits) == (USUAL, sessions.IDLE_SECONDS, USUAL)
 
 
 def test_after_a_rollback_it_is_as_before(in_a_workers_thread):
@@ -84,12 +84,12 @@ def test_a_session_that_is_opened_again_has_it_too(in_a_workers_thread):
         return limits()
 
     before, within, after = in_a_workers_thread(again)
-    assert within == idle_limit.IDLE_SECONDS
+    assert within == sessions.IDLE_SECONDS
     assert before == after > within
 
 
 def test_a_shorter_limit_of_the_session_stays(in_a_workers_thread, monkeypatch):
-    monkeypatch.setattr(idle_limit, "IDLE_SECONDS", 2 * USUAL)
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 2 * USUAL)
     assert in_a_workers_thread(limits) == (USUAL, USUAL, USUAL)
 
 
@@ -106,5 +106,5 @@ def test_a_server_that_does_not_take_it_is_used_without_it(in_a_workers_thread, 
     def refuse(connection, sql):
         raise OperationalError(1193, "Unknown system variable")
 
-    monkeypatch.setattr("jobqueue.db.mysql.session.one_value", refuse)
+    monkeypatch.setattr("jobqueue.db.mysql.features.one_value", refuse)
     assert in_a_workers_thread(limits) == (USUAL, USUAL, USUAL)

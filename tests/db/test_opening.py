@@ -5,7 +5,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue import enqueue
 from jobqueue.checks import server_problems
-from jobqueue.db import fault_vendor, opening, redone
+from jobqueue.db import fault_vendor, retry, sessions
 from jobqueue.db.dialect import ErrorKind, Fault
 from jobqueue.models import Job
 from jobqueue.worker.monitor.preflight import preflight
@@ -21,7 +21,7 @@ pytestmark = committed
 def openings(monkeypatch):
     """What was reported."""
     found = []
-    monkeypatch.setattr(opening, "_observers", [found.append])
+    monkeypatch.setattr(sessions, "_observers", [found.append])
     return found
 
 
@@ -29,7 +29,7 @@ def openings(monkeypatch):
 def refusals(monkeypatch):
     """The transactions that were reported as refused."""
     found = []
-    monkeypatch.setattr(redone, "_observers", [found.append])
+    monkeypatch.setattr(retry, "_observers", [found.append])
     return found
 
 
@@ -85,7 +85,7 @@ def test_a_connection_that_is_refused_is_counted_for_its_verb_and_the_enqueue_su
 )
 def test_a_pool_that_is_smaller_than_a_process_of_a_worker_needs_is_a_problem(monkeypatch, pool, needed, size):
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {} if pool is None else {"pool": pool})
-    found = opening.pool_problem(connection, needed)
+    found = sessions.pool_problem(connection, needed)
     assert (found is None) == (size is None)
     if found is not None:
         assert found.code == "W038"

@@ -3,7 +3,7 @@
 import pytest
 
 from jobqueue import enqueue
-from jobqueue.explain.ready_jobs import due_of_level, first_due_of_level
+from jobqueue.explain.rows import due_of_level, first_due_of_level
 from jobqueue.gates import levels
 from jobqueue.gates.levels import levels_below, ranks, top_levels
 

@@ -8,7 +8,7 @@ from django.db import Error, connection, connections
 
 from jobqueue.db import Fault, fault_vendor, stuck_statements
 from jobqueue.db.stuck_statements import StatementTimer, StuckStatements, watched
-from jobqueue.wakeup.postgres import PostgresSubscription
+from jobqueue.wakeup.notifiers import PostgresSubscription
 from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
 from tests.patience import patient, wait_until

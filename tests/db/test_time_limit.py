@@ -5,7 +5,7 @@ from django.db import DatabaseError, connection, transaction
 
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.sockets import one_value
+from jobqueue.db.statements import one_value
 from jobqueue.db.time_limit import lock_limit, time_limit
 from jobqueue.exceptions import DatabaseBusy, StatementTimeout
 from jobqueue.models import Job

@@ -5,13 +5,14 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
-from jobqueue.dead_letters import alone, redrive, redrives, stop
-from jobqueue.dead_letters.alone import begin_alone, is_requested, queues_alone, request_alone
-from jobqueue.dead_letters.stepping import step
+from jobqueue.dead_letters import redrive, redrives, stop
 from jobqueue.exceptions import JobLost
 from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON
+from jobqueue.runs import alone
+from jobqueue.runs.alone import begin_alone, is_requested, queues_alone, request_alone
+from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, cancel, claim, discard, fail, fail_many, reap, retry
 from jobqueue.transitions.alone import HeldBack, claim_alone
 from jobqueue.transitions.releasing import hold_many

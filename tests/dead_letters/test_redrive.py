@@ -8,11 +8,12 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
-from jobqueue.dead_letters import recording, redrive, redrives, stepping, stop
-from jobqueue.dead_letters.stepping import step
+from jobqueue.dead_letters import recording, redrive, redrives, stop
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.models import Job, Redrive
+from jobqueue.runs import redrive_steps
+from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, cancel, claim, discard, fail, resume, retry
 from tests.factories import claim_one, job, make_job, make_jobs, set_columns, state
 from tests.marks import committed
@@ -173,16 +174,16 @@ def test_a_rolled_back_redrive_does_not_exist():
 def test_steps_are_small_and_each_job_is_retried_once():
     ids = dead(7)
     run = redrive(everything=True)
-    assert [done.redriven for done in carry_out(batch=3)] == [3, 3, 1]
+    assert [done.changed for done in carry_out(most=3)] == [3, 3, 1]
     assert {job(job_id).epoch for job_id in ids} == {1}
     assert of(run).redriven == 7
 
 
 def test_a_portion_of_ids_is_read_at_a_time(monkeypatch):
-    monkeypatch.setattr(stepping, "_PORTION", 3)
+    monkeypatch.setattr(redrive_steps, "_PORTION", 3)
     ids = dead(7)
     run = redrive(everything=True)
-    carry_out(batch=2)
+    carry_out(most=2)
     assert {state(job_id) for job_id in ids} == {"READY"}
     assert (of(run).redriven, of(run).state) == (7, "done")
 
@@ -190,8 +191,8 @@ def test_a_portion_of_ids_is_read_at_a_time(monkeypatch):
 @pytest.mark.parametrize(("window", "portion"), [(1, 1), (2, 3), (3, 2), (4, 1), (100, 3)])
 @pytest.mark.parametrize("wanted", ["task", "job_ids", "both"])
 def test_the_windows_leave_no_job_out_and_take_none_twice(monkeypatch, window, portion, wanted):
-    monkeypatch.setattr(stepping, "_WINDOW", window)
-    monkeypatch.setattr(stepping, "_PORTION", portion)
+    monkeypatch.setattr(redrive_steps, "_WINDOW", window)
+    monkeypatch.setattr(redrive_steps, "_PORTION", portion)
     ids = [dead(task=f"app.{name}")[0] for name in "aababbbaa"]
     mine = [job_id for job_id, name in zip(ids, "aababbbaa", strict=True) if name == "a"]
     by_id = mine if wanted == "job_ids" else ids
@@ -199,7 +200,7 @@ def test_the_windows_leave_no_job_out_and_take_none_twice(monkeypatch, window, p
         **({} if wanted == "job_ids" else {"task": "app.a"}), **({} if wanted == "task" else {"job_ids": by_id})
     )
     discard(mine[1])
-    carry_out(batch=2)
+    carry_out(most=2)
     assert [state(job_id) for job_id in ids if job_id not in mine] == ["FAILED"] * 4
     assert [state(job_id) for job_id in mine] == ["READY", "CANCELED", "READY", "READY", "READY"]
     assert (of(run).redriven, of(run).state) == (4, "done")
@@ -209,7 +210,7 @@ def test_the_windows_leave_no_job_out_and_take_none_twice(monkeypatch, window, p
 def test_limit_is_the_most_that_is_retried():
     ids = dead(5)
     run = redrive(everything=True, limit=3)
-    carry_out(batch=2)
+    carry_out(most=2)
     assert [state(job_id) for job_id in ids] == ["READY"] * 3 + ["FAILED"] * 2
     assert (of(run).redriven, of(run).state) == (3, "done")
 
@@ -218,7 +219,7 @@ def test_a_job_that_fails_again_or_later_is_not_retried_by_the_same_redrive():
     first, *_ = dead(2)
     later = make_job(max_attempts=1)
     run = redrive(everything=True)
-    step(using="default", batch=1)
+    step(using="default", most=1)
     for lease in claim("q", 2, worker="w"):
         set_columns(lease.job_id, max_attempts=1)
         fail(lease, error=ValueError("again"), retry=False)
@@ -269,7 +270,7 @@ def test_jobs_of_an_ordering_key_run_in_its_order():
             resume("q", key)
     assert {state(job_id) for job_id in ids} == {"FAILED"}
     redrive(everything=True)
-    carry_out(batch=3)
+    carry_out(most=3)
     order = []
     while leases := claim("q", 9, worker="w"):
         order += [lease.job_id for lease in leases]
@@ -337,7 +338,7 @@ def test_a_canary_of_all_jobs_ends_when_it_has_passed():
 def test_a_stopped_redrive_retries_nothing_more():
     ids = dead(4)
     run = redrive(everything=True)
-    step(using="default", batch=2)
+    step(using="default", most=2)
     assert stop(run.id) is True
     assert carry_out() == []
     assert [state(job_id) for job_id in ids] == ["READY"] * 2 + ["FAILED"] * 2
@@ -362,9 +363,9 @@ def test_the_rate_is_held_within_five_percent(rate, round_seconds):
     goal = min(100_000, max(200, int(per_second * 60)))
     while done < goal:
         while run.due_at <= run.now and done < goal:
-            taken = max(0, min(500, stepping._allowed(run)))
+            taken = max(0, min(500, redrive_steps._allowed(run)))
             done += taken
-            stepping._pace(run, taken, waits=False)
+            redrive_steps._pace(run, taken, waits=False)
         run.now += timedelta(seconds=round_seconds * chance.uniform(0.8, 1.2))
         allowed = 1 + per_second * (run.now - start).total_seconds()
         assert done <= allowed + 1
@@ -377,9 +378,9 @@ def test_jobs_that_were_retried_before_a_locked_one_count_against_the_rate():
     run = Redrive(per_second=10, due_at=start)
     run.now = run.paced_at = start
     run.now += timedelta(seconds=1)
-    assert stepping._allowed(run) == 10
-    stepping._pace(run, 10, waits=True)
-    assert (stepping._allowed(run), run.due_at - run.now) == (0, timedelta(seconds=1))
+    assert redrive_steps._allowed(run) == 10
+    redrive_steps._pace(run, 10, waits=True)
+    assert (redrive_steps._allowed(run), run.due_at - run.now) == (0, timedelta(seconds=1))
 
 
 def test_a_redrive_with_a_rate_retries_no_more_than_the_rate_allows():
@@ -444,7 +445,7 @@ def test_a_redrive_whose_step_meets_a_lock_lets_others_go_first(monkeypatch):
     a, b = dead(queue="a"), dead(queue="b")
     blocked, sound = redrive(queue="a"), redrive(queue="b")
     Redrive.objects.filter(pk=blocked.id).update(due_at=datetime(2001, 1, 1, tzinfo=UTC))
-    retry_locked, tries = stepping.retry_locked, []
+    retry_locked, tries = redrive_steps.retry_locked, []
 
     def refused(jobs, *, using):
         if [job.pk for job in jobs] == a:
@@ -452,7 +453,7 @@ def test_a_redrive_whose_step_meets_a_lock_lets_others_go_first(monkeypatch):
             raise DatabaseBusy("a lock")
         return retry_locked(jobs, using=using)
 
-    monkeypatch.setattr(stepping, "retry_locked", refused)
+    monkeypatch.setattr(redrive_steps, "retry_locked", refused)
     carry_out()
     assert (of(blocked).state, of(sound).state, state(*b), len(tries)) == ("running", "done", "READY", 1)
     monkeypatch.undo()
@@ -495,3 +496,15 @@ def test_jobs_that_have_changed_do_not_wait_for_a_turn_at_the_rate():
     assert len(carry_out()) == 1
     assert [state(first), state(last)] == ["READY", "READY"]
     assert (of(run).redriven, of(run).skipped, of(run).state) == (2, 3, "done")
+
+
+@pytest.mark.parametrize("rate", [None, "1000/s"])
+def test_a_dead_letter_that_matches_no_more_when_its_turn_comes_is_left_as_it_is(rate):
+    first, second = dead(2)
+    run = redrive(queue="q", rate=rate)
+    step(using="default", most=1)
+    set_columns(second, queue="other")
+    due_now()
+    carry_out()
+    assert [state(first), state(second)] == ["READY", "FAILED"]
+    assert (of(run).redriven, of(run).skipped, of(run).state) == (1, 1, "done")

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from django.core.management import call_command
@@ -10,14 +11,15 @@ from django.db import transaction
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.dead_letters import redrive, redrives, stepping, stop
-from jobqueue.dead_letters.stepping import step
+from jobqueue.dead_letters import redrive, redrives, stop
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import redriver
 from jobqueue.maintenance.cleaner import REDRIVES
+from jobqueue.maintenance.runner import Runner
 from jobqueue.models import Job, Redrive
+from jobqueue.runs import redrive_steps, stepping
+from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, fail
-from jobqueue.worker.monitor import housekeeping
+from jobqueue.worker.monitor import chores, housekeeping
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.cli.helpers import options
@@ -43,8 +45,7 @@ def house(*words, only=()):
 def test_a_monitor_carries_redrives_out_and_follows_a_full_batch_soon(monkeypatch):
     ids = dead(5)
     redrive(everything=True)
-    monkeypatch.setattr(stepping, "BATCH", 2)
-    monkeypatch.setattr(redriver, "BATCH", 2)
+    monkeypatch.setattr(chores, "REDRIVES", replace(redrive_steps.REDRIVES, most=2))
     found = house(only=["redriver"])
     found._chores._step_seconds = 0.0
     pauses = []
@@ -89,11 +90,11 @@ def test_reap_leases_carries_redrives_out():
 def test_a_canary_that_fails_is_a_warning(caplog):
     dead(2)
     run = redrive(everything=True, canary=1)
-    redriver.Redriver().run_once(load(), using="default")
+    Runner(redrive_steps.REDRIVES).run_once(load(), using="default")
     fail(claim_one(), error=ValueError("again"))
     due_now()
     with caplog.at_level(logging.WARNING):
-        redriver.Redriver().run_once(load(), using="default")
+        Runner(redrive_steps.REDRIVES).run_once(load(), using="default")
     assert f"redrive {run.id} of dead letters was stopped: job" in caplog.text
 
 
@@ -128,11 +129,11 @@ def test_redrives_that_ended_long_ago_are_deleted_and_others_stay(settings):
 
 
 def test_a_step_that_has_found_nothing_is_followed_soon(monkeypatch):
-    monkeypatch.setattr(stepping, "_WINDOW", 2)
+    monkeypatch.setattr(redrive_steps, "_WINDOW", 2)
     dead(4)
     (wanted,) = dead(task="app.rare")
     redrive(task="app.rare")
-    chore = redriver.Redriver()
+    chore = Runner(redrive_steps.REDRIVES)
     states = []
     while not states or states[-1]:
         chore.run_once(load(), using="default")
@@ -150,7 +151,7 @@ def test_a_redrive_that_meets_the_key_of_an_open_transaction_holds_up_no_other(s
     (free,) = dead(queue="b")
     waits, goes_on = redrive(queue="a"), redrive(queue="b")
     Redrive.objects.filter(pk=waits.id).update(due_at=UtcNowPlus(-60))
-    chore = redriver.Redriver()
+    chore = Runner(redrive_steps.REDRIVES)
 
     def both():
         for _ in range(2):
@@ -174,7 +175,7 @@ def test_a_redrive_that_meets_the_key_of_an_open_transaction_holds_up_no_other(s
 def test_the_log_has_a_line_at_each_new_state_and_none_per_step(caplog):
     dead(5)
     run = redrive(everything=True, canary=1)
-    chore = redriver.Redriver(batch=2)
+    chore = Runner(redrive_steps.REDRIVES, 2)
     caplog.set_level(logging.INFO, "jobqueue.worker")
     caplog.set_level(logging.DEBUG, "jobqueue.detail")
     for _ in range(3):
@@ -198,7 +199,7 @@ def test_a_step_that_raises_is_told_with_its_traceback_once(caplog):
     dead()
     run = redrive(everything=True)
     Redrive.objects.update(filters={"color": "red"})
-    chore = redriver.Redriver()
+    chore = Runner(redrive_steps.REDRIVES)
     caplog.set_level(logging.INFO, "jobqueue.worker")
     for _ in range(2):
         chore.run_once(load(), using="default")
@@ -214,7 +215,7 @@ def test_a_redrive_that_the_database_will_not_put_off_raises(monkeypatch):
     def refused(*_, **__):
         raise DatabaseBusy("a lock")
 
-    monkeypatch.setattr(stepping, "retry_locked", refused)
+    monkeypatch.setattr(redrive_steps, "retry_locked", refused)
     monkeypatch.setattr(stepping, "put_off", lambda *_: False)
     with pytest.raises(DatabaseBusy):
         step(using="default")

@@ -11,7 +11,7 @@ from types import ModuleType
 from django.db import connection, models
 
 from jobqueue.conf import known_tasks
-from jobqueue.outbox import subscribers
+from jobqueue.outbox.destinations import subscribers
 from jobqueue.schedules import declaring
 from jobqueue.tasks import registry
 from tests.docs.markdown import Piece

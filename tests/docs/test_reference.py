@@ -19,7 +19,7 @@ from jobqueue.cli.arguments import ENV_PREFIX
 from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.redone import VERBS
+from jobqueue.db.retry import VERBS
 from jobqueue.doctor.examination import IDS
 from jobqueue.doctor.finding import LEVELS
 from jobqueue.explain.explanation import CODES

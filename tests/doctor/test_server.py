@@ -231,7 +231,7 @@ def test_a_session_that_does_not_wait_for_the_writer(sql):
 
 @only_sqlite
 def test_a_file_on_a_network_file_system_is_an_error(monkeypatch, tmp_path):
-    file = os.path.realpath(vendor("default").set_up.values(connection)["file"])
+    file = os.path.realpath(vendor("default").settings(connection)["file"])
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nhost:/x {os.path.dirname(file)} nfs4 rw 0 0\n")
     monkeypatch.setattr(server, "MOUNTS", mounts)

@@ -7,7 +7,7 @@ import pytest
 from jobqueue import enqueue, enqueue_many, task, workflow
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import JobQueueError
-from jobqueue.explain import explain_backlog, findings, survey
+from jobqueue.explain import explain_backlog, explanation, rows
 from jobqueue.explain.backlog import SPOTS_MAX
 from jobqueue.flow import breaker, drain, pause, set_limit
 from jobqueue.models import Job
@@ -90,11 +90,11 @@ class TestWithoutAWorker:
         assert found[0].evidence["serve"] == ["mail, web"]
 
     def test_no_more_queues_are_named_than_ten(self):
-        for number in range(findings.QUEUES_SHOWN + 2):
+        for number in range(explanation.QUEUES_SHOWN + 2):
             make_job(f"q{number:02}")
         one = first(backlog(), "no_worker")
-        assert len(one.evidence["queues"]) == findings.QUEUES_SHOWN
-        assert one.evidence["queues_total"] == findings.QUEUES_SHOWN + 2
+        assert len(one.evidence["queues"]) == explanation.QUEUES_SHOWN
+        assert one.evidence["queues_total"] == explanation.QUEUES_SHOWN + 2
         assert "q09, ..." in one.text
 
 
@@ -134,10 +134,10 @@ class TestTheOrder:
         assert found[0].evidence["by"] == "ann"
 
     def test_no_more_than_twenty_causes_are_told(self):
-        for number in range(findings.FINDINGS_MAX + 3):
+        for number in range(explanation.FINDINGS_MAX + 3):
             make_job(f"q{number}")
             pause(f"q{number}", reason="r")
-        assert len(backlog()) == findings.FINDINGS_MAX
+        assert len(backlog()) == explanation.FINDINGS_MAX
 
 
 class TestBusyWorkers:
@@ -261,7 +261,7 @@ class TestGates:
 
 class TestItsCounts:
     def test_end_at_a_number_and_say_so(self, monkeypatch):
-        monkeypatch.setattr(survey, "COUNT_MAX", 3)
+        monkeypatch.setattr(rows, "COUNT_MAX", 3)
         make_jobs(5)
         one = first(backlog(), "no_worker")
         assert about(one) == (3, ["q"])
@@ -269,8 +269,8 @@ class TestItsCounts:
         assert "3+, in q" in one.text
 
     def test_of_many_small_queues_do_not_cut_that_of_a_large_one(self, worker, monkeypatch):
-        monkeypatch.setattr(survey, "ENTRIES_MAX", 30)
-        monkeypatch.setattr(survey, "COUNT_LEAST", 3)
+        monkeypatch.setattr(rows, "ENTRIES_MAX", 30)
+        monkeypatch.setattr(rows, "COUNT_LEAST", 3)
         worker(queues="large")
         enqueue_many("large", range(20))
         pause("large", reason="r")
@@ -281,8 +281,8 @@ class TestItsCounts:
         assert not any(one.evidence["waiting_capped"] for one in found)
 
     def test_of_small_queues_that_reach_the_first_cap_do_not_cut_that_of_a_large_one(self, worker, monkeypatch):
-        monkeypatch.setattr(survey, "ENTRIES_MAX", 12)
-        monkeypatch.setattr(survey, "COUNT_LEAST", 2)
+        monkeypatch.setattr(rows, "ENTRIES_MAX", 12)
+        monkeypatch.setattr(rows, "COUNT_LEAST", 2)
         worker(queues="large")
         enqueue_many("large", range(20))
         pause("large", reason="r")
@@ -300,7 +300,7 @@ class TestItsCounts:
         assert one.evidence["waiting_capped"] is False
 
     def test_say_that_there_are_more_queues_than_were_looked_at(self, monkeypatch):
-        monkeypatch.setattr(survey, "QUEUES_MAX", 2)
+        monkeypatch.setattr(rows, "QUEUES_MAX", 2)
         for queue in "abc":
             make_job(queue)
         one = named(backlog(), "no_worker")
@@ -308,7 +308,7 @@ class TestItsCounts:
         assert one.evidence["queues_cut"] is True
 
     def test_leave_out_queues_of_which_only_ended_jobs_are_left(self, monkeypatch):
-        monkeypatch.setattr(survey, "QUEUES_MAX", 1)
+        monkeypatch.setattr(rows, "QUEUES_MAX", 1)
         make_in_state("DONE", "a")
         make_job("b")
         one = named(backlog(), "no_worker")

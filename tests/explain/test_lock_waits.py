@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import connection, transaction
 
 from jobqueue.doctor import Level, examine
-from jobqueue.explain import explain_backlog, explain_job, explain_queue, limits, row_locks
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, row_locks
 from jobqueue.flow import set_limit
 from jobqueue.gates.subjects import rate_subject, slot_subject, whole_queue_subject
 from jobqueue.gates.whole_queues import make_room
@@ -175,7 +175,7 @@ class TestALockOnAGate:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch, worker):
-        monkeypatch.setattr(limits, "WAIT_SECONDS", 0.0)
+        monkeypatch.setattr(row_locks, "WAIT_SECONDS", 0.0)
         worker("w")
 
     @finding("O-M6")

@@ -8,7 +8,7 @@ from jobqueue import enqueue, task
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.explain import explain_queue
-from jobqueue.explain.ready_jobs import LEVELS_MAX
+from jobqueue.explain.rows import LEVELS_MAX
 from jobqueue.flow import breaker, drain, pause, set_limit
 from jobqueue.transitions import reap
 from tests.explain.helpers import codes, first, named, of_queue

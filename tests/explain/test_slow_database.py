@@ -5,7 +5,7 @@ import time
 import pytest
 from django.db import connections
 
-from jobqueue.explain import explain_backlog, explain_job, explain_queue, slowness
+from jobqueue.explain import database, explain_backlog, explain_job, explain_queue
 from tests.explain.broken import SlowProxy
 from tests.explain.helpers import checked, codes, codes_here, first, of_job, of_queue
 from tests.factories import claim_one, make_job
@@ -101,8 +101,8 @@ def test_one_slow_answer_is_no_slow_database(worker, monkeypatch):
 def test_a_database_that_answers_is_no_reason_and_is_asked_one_thing_more(worker, monkeypatch):
     worker("w")
     # On a busy machine the process itself may be slow.
-    monkeypatch.setattr(slowness, "ROUND_TRIP_SECONDS", 5.0)
-    monkeypatch.setattr(slowness, "CLAIM_SECONDS", 5.0)
+    monkeypatch.setattr(database, "ROUND_TRIP_SECONDS", 5.0)
+    monkeypatch.setattr(database, "CLAIM_SECONDS", 5.0)
     ids = [make_job() for _ in range(20)]
     assert {tuple(codes_here(of_job(job_id))) for job_id in ids} == {("workers_busy",)}
     assert codes(checked(explain_backlog())) == ["workers_busy"]

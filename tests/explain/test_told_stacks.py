@@ -7,11 +7,11 @@ from django.utils import translation
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.explain import explain_backlog, explain_job, explain_queue
-from jobqueue.explain.reports import Line, Standing
-from jobqueue.explain.waits import wait_of
-from jobqueue.models import JobStatTotal, Worker
+from jobqueue.explain.stacks import Line, Standing, wait_of
+from jobqueue.models import JobStat, Worker
+from jobqueue.models.stat import EPOCH
 from tests.explain.helpers import checked, codes, first, named
-from tests.factories import claim_one, make_job, now, set_columns
+from tests.factories import claim_one, make_job, set_columns
 from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
@@ -123,9 +123,8 @@ def test_a_job_that_has_just_begun_waits_for_no_service(told):
 def test_a_job_hangs_if_it_runs_for_far_longer_than_its_task_usually_does(told, seconds, mean, hangs):
     lease = a_run(seconds, task="app.charge")
     if mean:
-        JobStatTotal.objects.create(
-            id=b"1" * 16, queue="q", task="app.charge", runs=10, run_us=10_000_000 * mean, counted_at=now()
-        )
+        columns = {"queue": "q", "task": "app.charge", "runs": 10, "run_us": 10_000_000 * mean}
+        JobStat.objects.create(id=b"1" * 16, span=JobStat.Span.TOTAL, begins_at=EPOCH, **columns)
     told([lease], OWN, "time_wrapper.py:3 sleep")
     found = checked(explain_job(lease.job_id))
     assert codes(found) == (["hanging"] if hangs else []) + ["running"]

@@ -8,7 +8,7 @@ from django.utils import translation
 
 from jobqueue import enqueue
 from jobqueue.explain import explain_backlog
-from jobqueue.explain.words import reason_in_words
+from jobqueue.explain.explanation import reason_in_words
 from jobqueue.flow import breaker, drain, pause
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, HELD_REASON, QUARANTINED

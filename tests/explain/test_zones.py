@@ -8,7 +8,7 @@ from django.core.management import call_command
 from jobqueue import enqueue
 from jobqueue.doctor import Level, examine
 from jobqueue.explain import explain_backlog, explain_job, explain_queue
-from jobqueue.explain.zones import is_in_zone
+from jobqueue.explain.states import is_in_zone
 from jobqueue.models import Job
 from tests.explain.helpers import checked, named
 from tests.factories import now

@@ -13,7 +13,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
 from jobqueue.failures import classify
 from jobqueue.failures.project import missing_class, read_causes
 from jobqueue.transitions import claim, fail
-from jobqueue.transitions.causes import cause_of
+from jobqueue.transitions.failing import cause_of
 from tests.factories import claim_one, job, settle_run
 from tests.marks import committed
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from django.db import connection, connections
 
-from jobqueue.admin.locks import lock_activity
-from jobqueue.db import redone
+from jobqueue.admin import lock_activity
+from jobqueue.db import retry
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.report import read_redone
 from jobqueue.worker.monitor.probe import Probe
@@ -75,9 +75,9 @@ def killed_at(number):
 @pytest.fixture
 def shown(monkeypatch):
     """How many transactions were redone, by verb and error: in the table, on the admin page and in /metrics alike."""
-    monkeypatch.setattr(redone, "_observers", [*redone._observers])
+    monkeypatch.setattr(retry, "_observers", [*retry._observers])
     scoreboard = Scoreboard(1, 1)
-    redone.observe(scoreboard.redone[0].add)
+    retry.observe_refusals(scoreboard.redone[0].add)
     probe = Probe.__new__(Probe)
     probe._scoreboard = scoreboard
 

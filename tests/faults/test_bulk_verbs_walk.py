@@ -6,11 +6,11 @@ import pytest
 
 from jobqueue import bulk_verbs, enqueue, group, groups
 from jobqueue.bulk_verbs import Who
-from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.conf import load
 from jobqueue.exceptions import OutcomeUnknown
 from jobqueue.maintenance import group_sweep, ordering_sweep
 from jobqueue.models import AuditEvent, GroupMember, Job, JobAttempt, JobGroup, LaneEntry
+from jobqueue.runs.bulk_steps import step
 from jobqueue.transitions import ack, claim, discard, fail, resume
 from tests.app import tasks
 from tests.faults.cuts import before_first, carry_out_all, disconnected, each_cut, killed
@@ -130,9 +130,9 @@ def record(verb):
     return bulk_verbs.record(verb.split()[0], {"queue": "default"}, who=Who(program="a test"))
 
 
-def carry_out(chunk=2):
+def carry_out(most=2):
     """Do chunks until no bulk action is under way."""
-    carry_out_all(lambda: step(using="default", chunk=chunk), AuditEvent.objects.filter(ended_at__isnull=True))
+    carry_out_all(lambda: step(using="default", most=most), AuditEvent.objects.filter(ended_at__isnull=True))
 
 
 @each_cut

@@ -279,7 +279,7 @@ def test_a_verb_in_a_callers_transaction_of_a_level_of_its_own(verb, level):
 def test_an_enqueue_of_many_that_is_chosen_as_deadlock_victim_is_added_once():
     result, codes = as_victim(
         lambda: enqueue_many("q", [1, 2, 3], ordering_key="k"),
-        "job_ordering_key",
+        "job_key",
         lambda: enqueue("q", 0, ordering_key="k"),
     )
     assert codes[:1] == [CODES[0]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.dead_letters import redrive, redrives
-from jobqueue.dead_letters.stepping import step
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Job, LaneEntry, Redrive
+from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, claim, fail, resume
 from tests.faults.cuts import before_first, carry_out_all, disconnected, each_cut, killed
 from tests.marks import committed
@@ -33,9 +33,9 @@ def begin():
     return ids
 
 
-def carry_out(batch=2):
+def carry_out(most=2):
     """Take steps until no redrive is under way."""
-    carry_out_all(lambda: step(using="default", batch=batch), Redrive.objects.filter(due_at__isnull=False))
+    carry_out_all(lambda: step(using="default", most=most), Redrive.objects.filter(due_at__isnull=False))
 
 
 def check(ids, where):

@@ -14,7 +14,7 @@ from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim
 from jobqueue.transitions.acking import encode_result
 from jobqueue.transitions.leases import held
-from jobqueue.worker.child.outage import Outage
+from jobqueue.worker.child.child import Outage
 from jobqueue.worker.child.outcomes import settle_alone
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import Ending, Outcome

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobqueue import bulk_verbs, enqueue, enqueue_many, wakeup
-from jobqueue.bulk_verbs.carrying_out import step
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import operator
+from jobqueue.runs.bulk_steps import step
 from jobqueue.signals import job_canceled, job_enqueued
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, make_job, set_columns, state

@@ -5,7 +5,7 @@ import pytest
 from jobqueue import task
 from jobqueue.flow import pause, set_limit
 from jobqueue.flow.overview import queue_states
-from jobqueue.gates.announced import own_limits
+from jobqueue.gates.limits import own_limits
 from jobqueue.maintenance.worker_rows import register, retire
 from jobqueue.models import Worker
 from tests.marks import committed

@@ -19,7 +19,7 @@ from jobqueue.testing import travel
 from jobqueue.transitions import reap
 from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.run.untold import Untold
+from jobqueue.worker.run.pool import UnrecordedFailures
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 from tests.factories import expire, job, make_due, make_job, run_lease, set_columns, state
 from tests.gates import jobs
@@ -55,7 +55,7 @@ def told():
 
 def child():
     """What a worker's process does with breakers."""
-    pool = SimpleNamespace(rules=None, untold=Untold())
+    pool = SimpleNamespace(rules=None, unrecorded=UnrecordedFailures())
     return Breakers(ProcessSlot(), pool, "default", nullcontext(), nullcontext)
 
 
@@ -151,20 +151,20 @@ def test_a_success_that_ended_before_the_failures_and_is_recorded_late_changes_n
 def test_the_breakers_tell_the_pool_that_they_know_of_a_failure_also_if_they_could_not_record_it(stripe, monkeypatch):
     add(2, stripe)
     breakers = child()
-    untold = breakers._pool.untold
+    unrecorded = breakers._pool.unrecorded
     jobs.ERRORS.extend(outage(2))
     first, second = ([run_lease(lease)] for lease in claimed(2))
-    untold.add(first)
-    untold.add(second)
+    unrecorded.add(first)
+    unrecorded.add(second)
     breakers.ended(first)
-    assert untold._failures == {"stripe": 1}
+    assert unrecorded._failures == {"stripe": 1}
 
     def busy(*_, **__):
         raise DatabaseBusy("six times")
 
     monkeypatch.setattr("jobqueue.gates.breaker.failed", busy)
     breakers.ended(second)
-    assert not untold._failures
+    assert not unrecorded._failures
 
 
 def test_failures_further_apart_than_its_window_keep_it_closed(stripe):

@@ -8,7 +8,7 @@ from jobqueue import group, groups, transitions
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping import ending, reading
+from jobqueue.grouping import ends, members
 from jobqueue.grouping.running import RunningGroup
 from jobqueue.maintenance import cleaner, group_sweep
 from jobqueue.models import GroupMember, Job, JobGroup
@@ -182,12 +182,12 @@ def test_a_callback_that_cannot_be_read_does_not_keep_members_and_other_jobs_fro
 
 @pytest.mark.parametrize("callback", BROKEN)
 def test_a_group_whose_callback_cannot_be_read_is_told_once_and_ends_where_it_can(callback, caplog):
-    ending._tell_once.cache_clear()
+    ends._tell_once.cache_clear()
     number = made_unreadable(callback)
     assert swept() == swept() == (0, 0)
     (record,) = caplog.records
     assert f"all members of the group {number} have ended, but it has not: this version cannot" in record.getMessage()
-    assert reading.still_read([number], "default") == {number}
+    assert members.still_read([number], "default") == {number}
     # As the workers of the version that has written it see it.
     made(0)
     JobGroup.objects.filter(pk=number).update(callbacks=JobGroup.objects.exclude(pk=number).get().callbacks)

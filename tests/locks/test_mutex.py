@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.db.mysql.second_session import cursor_beside
+from jobqueue.db.mysql.locks import cursor_beside
 from jobqueue.exceptions import InvalidType, InvalidValue, LockNotAcquired, StaleSnapshot, TransactionRequired
 from jobqueue.locks import amutex, mutex, mutex_many
 from jobqueue.locks.mutex_rows import encode

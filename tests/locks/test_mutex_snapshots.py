@@ -250,6 +250,6 @@ def test_a_server_that_takes_no_more_sessions_still_gives_a_new_key(monkeypatch)
 
 def forget_the_session_beside(monkeypatch):
     """As in a process that has not needed one yet."""
-    if importlib.util.find_spec("jobqueue.db.mysql.second_session") is not None:
-        beside = importlib.import_module("jobqueue.db.mysql.second_session")
+    if importlib.util.find_spec("jobqueue.db.mysql.locks") is not None:
+        beside = importlib.import_module("jobqueue.db.mysql.locks")
         monkeypatch.setattr(beside, "_beside", beside.Beside())

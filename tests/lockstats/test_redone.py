@@ -13,14 +13,13 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
 from jobqueue.counter import ShardedCounter
-from jobqueue.db import background_writer, redone
+from jobqueue.db import background_writer
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.postgresql.dialect import PostgreSQL
-from jobqueue.db.redone import VERBS, Refusal
-from jobqueue.db.retry import ATTEMPTS, retry_transient
-from jobqueue.db.sqlite.dialect import SQLite
+from jobqueue.db.mysql.features import MySQL
+from jobqueue.db.postgresql.features import PostgreSQL
+from jobqueue.db.retry import ATTEMPTS, VERBS, Refusal, report_refusal, retry_transient
+from jobqueue.db.sqlite.features import SQLite
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.recorder import WINDOWS_MAX
@@ -161,12 +160,12 @@ def test_counting_writes_nothing_before_the_next_flush_and_nothing_without_news(
 @committed
 def test_rows_are_totals_of_a_process_and_a_minute_and_processes_are_summed():
     for _ in range(2):
-        redone.report(Refusal("ack", ErrorKind.DEADLOCK, True))
+        report_refusal(Refusal("ack", ErrorKind.DEADLOCK, True))
         recorder.flush()
     assert [(row.redone, row.given_up) for row in RedoneStat.objects.all()] == [(2, 0)]
     recorder._reset()
-    redone.report(Refusal("ack", ErrorKind.DEADLOCK, False))
-    redone.report(Refusal("claim", ErrorKind.BUSY, True))
+    report_refusal(Refusal("ack", ErrorKind.DEADLOCK, False))
+    report_refusal(Refusal("claim", ErrorKind.BUSY, True))
     # What was given up is the worst.
     assert counted() == [("ack", "deadlock", 2, 1), ("claim", "busy", 1, 0)]
     assert RedoneStat.objects.count() == 3
@@ -176,7 +175,7 @@ def test_rows_are_totals_of_a_process_and_a_minute_and_processes_are_summed():
 def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     for verb in VERBS:
         for kind in ErrorKind:
-            redone.report(Refusal(verb, kind, True))
+            report_refusal(Refusal(verb, kind, True))
     assert len(recorder._process.buffer._window.refused) == len(VERBS) * len(ErrorKind)
     assert len(recorder._process.buffer._closed) <= WINDOWS_MAX
     recorder.flush()
@@ -185,7 +184,7 @@ def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     gone = cleaner.REDONE_STATS.run_once(recorder.load(), using="default").total()
     assert gone == (len(VERBS) - 1) * len(ErrorKind)
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": None}
-    redone.report(Refusal("ack", ErrorKind.BUSY, True))
+    report_refusal(Refusal("ack", ErrorKind.BUSY, True))
     assert {verb for verb, *_ in counted(3600)} == {"ack"}
     assert len(counted()) == len(ErrorKind)
 
@@ -205,7 +204,7 @@ def test_a_lost_connection_is_not_logged_once_more_by_the_statistics(monkeypatch
     monkeypatch.setattr(recorder, "flush", flush)
     monkeypatch.setattr(recorder, "is_test_run", lambda: False)
     monkeypatch.setattr(background_writer, "FLUSH_SECONDS", 0.001)
-    redone.report(Refusal("ack", ErrorKind.DEADLOCK, True))
+    report_refusal(Refusal("ack", ErrorKind.DEADLOCK, True))
     wait_until(lambda: len(tries) > 1)
     recorder.close()
     assert ("lock statistics could not be written" in caplog.text) == warned
@@ -215,12 +214,15 @@ def test_a_lost_connection_is_not_logged_once_more_by_the_statistics(monkeypatch
 def test_the_page_and_the_command_show_what_was_redone_and_given_up():
     assert "No transaction was redone in this period." in text_of(root().get(PAGE))
     for again in (True, True, False):
-        redone.report(Refusal("ack", ErrorKind.DEADLOCK, again))
+        report_refusal(Refusal("ack", ErrorKind.DEADLOCK, again))
     recorder.flush()
     # The figures need no more than the page itself.
     page = text_of(client_of(person("view_lockstat", name="eve")).get(PAGE))
     rows = re.search(r"Redone transactions</h2>(.*?)</table>", page, re.DOTALL)[1]
-    cells = [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td>(.*?)</td>", rows, re.DOTALL)]
+    cells = [
+        re.sub("<[^>]+>", "", cell).strip()
+        for cell in re.findall(r'<t[dh] [^>]*role="(?:cell|rowheader)"[^>]*>(.*?)</t[dh]>', rows, re.DOTALL)
+    ]
     assert cells[:4] == ["ack", "deadlock", "2", "1"]
     assert "now" in cells[4] or "ago" in cells[4]
     out = StringIO()

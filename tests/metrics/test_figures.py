@@ -12,8 +12,8 @@ from jobqueue.locks import mutex
 from jobqueue.metrics import families
 from jobqueue.models import JobStat, RedoneStat
 from jobqueue.models.job import HELD_GATE
-from jobqueue.stats import counts, recorder
-from jobqueue.stats.histogram import BOUNDS_SECONDS
+from jobqueue.stats import history, recorder
+from jobqueue.stats.ends import BOUNDS_SECONDS
 from jobqueue.transitions import ack, claim, discard, fail, reap
 from tests.blocking import let_lists_expire
 from tests.factories import expire, make_job, make_jobs, set_columns
@@ -95,7 +95,7 @@ def test_figures_of_ended_jobs_that_are_too_many_are_left_out_and_said_to_be(mon
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="c") is None
     assert of(found, "jobqueue_ended_complete") == 0
     monkeypatch.undo()
-    monkeypatch.setattr(counts, "ROWS_MAX", 2)
+    monkeypatch.setattr(history, "TOTALS_MAX", 2)
     found = figures()
     # A missing counter gives no rate; a counter that lacks rows would give a wrong one.
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="a") is None

@@ -10,7 +10,7 @@ import yaml
 from jobqueue.lockstats.report import ServerCounts
 from jobqueue.metrics.families import Figures, prometheus_text
 from jobqueue.stats import QueueStats
-from jobqueue.stats.counts import Counts, Kind
+from jobqueue.stats.ends import Ends, Kind
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.docs.markdown import ROOT, code, pieces, table
@@ -32,7 +32,7 @@ def promtool():
 def exposed():
     """The names of all samples of the view and of a probe, with the suffixes of counters and histograms."""
     queue = QueueStats("q", 1, 0, 0, 0, 0, 1.0, 0.0, 0, 0.0, False)
-    text = prometheus_text(Figures([queue], {Kind("q", "t"): Counts(done=1)}, [], ServerCounts(0, 0.0, 0)))
+    text = prometheus_text(Figures([queue], {Kind("q", "t"): Ends(done=1)}, [], ServerCounts(0, 0.0, 0)))
     probe = Probe.__new__(Probe)
     probe._scoreboard = Scoreboard(1, 1)
     status, of_worker = probe._metrics()

@@ -7,9 +7,10 @@ import pytest
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.maintenance import cleaner, stat_rollup
-from jobqueue.models import JobStat, JobStatTotal
-from jobqueue.stats import counts
-from jobqueue.stats.counts import Kind, read_totals
+from jobqueue.models import JobStat
+from jobqueue.stats import history
+from jobqueue.stats.ends import Kind
+from jobqueue.stats.history import total_rows, totals
 from tests.stats.helpers import add, roll_up
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +18,7 @@ SPAN = JobStat.Span
 
 
 def done(queue="q", task="t"):
-    return read_totals("default")[Kind(queue, task)].done
+    return totals("default")[Kind(queue, task)].done
 
 
 @pytest.fixture
@@ -38,14 +39,14 @@ def test_an_end_is_counted_once_before_and_after_each_roll_up(minute):
     assert done() == 1111
     roll_up(using="default")
     assert done() == 1111
-    assert JobStatTotal.objects.count() == 1
+    assert total_rows("default").count() == 1
 
 
 def test_times_are_added_up_too(minute):
     for _ in range(3):
         add(SPAN.PROCESS, minute - timedelta(minutes=20), wait_us=7, run_us=9)
         roll_up(using="default")
-    found = read_totals("default")[Kind("q", "t")]
+    found = totals("default")[Kind("q", "t")]
     assert (found.runs, found.wait_us, found.run_us) == (3, 21, 27)
     assert (found.wait_times[1], found.run_times[2]) == (3, 3)
 
@@ -55,8 +56,7 @@ def test_a_counter_stays_when_the_rows_it_was_counted_in_are_deleted(minute, set
     add(SPAN.PROCESS, minute - timedelta(days=20), done=5)
     roll_up(using="default")
     assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 1
-    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").total() == 0
-    assert not JobStat.objects.exists()
+    assert not JobStat.objects.exclude(span=SPAN.TOTAL).exists()
     assert done() == 5
 
 
@@ -64,9 +64,9 @@ def test_a_task_that_has_ended_nothing_for_the_time_of_retention_is_forgotten(mi
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": 86_400}
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=5)
     roll_up(using="default")
-    JobStatTotal.objects.update(counted_at=minute - timedelta(days=2))
-    assert cleaner.JOB_STAT_TOTALS.run_once(load(), using="default").total() == 1
-    assert read_totals("default") == {}
+    total_rows("default").update(counted_at=minute - timedelta(days=2))
+    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 1
+    assert totals("default") == {}
 
 
 def test_a_total_that_another_roll_up_has_locked_is_united_with_ours_later(minute, monkeypatch):
@@ -75,15 +75,19 @@ def test_a_total_that_another_roll_up_has_locked_is_united_with_ours_later(minut
     roll_up(using="default")
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=2)
     dialect = type(stat_rollup.vendor("default"))
-    lock_rows, locked = dialect.lock_rows, JobStatTotal.objects.none()
+    lock_rows = dialect.lock_rows
+
+    def locked(self, rows):
+        return rows.none() if SPAN.TOTAL in rows.query.sql_with_params()[1] else lock_rows(self, rows)
+
     with monkeypatch.context() as patch:
-        patch.setattr(dialect, "lock_rows", lambda self, r: locked if r.model is JobStatTotal else lock_rows(self, r))
+        patch.setattr(dialect, "lock_rows", locked)
         roll_up(using="default")
-    assert JobStatTotal.objects.count() == 2
+    assert total_rows("default").count() == 2
     assert done() == 3
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=4)
     roll_up(using="default")
-    assert JobStatTotal.objects.count() == 1
+    assert total_rows("default").count() == 1
     assert done() == 7
 
 
@@ -91,14 +95,14 @@ def test_tasks_of_one_name_in_two_queues_and_raw_rows_are_counted_apart(minute):
     for queue, task in (("a", "t"), ("b", "t"), ("a", ""), ("A", "t"), ("a", "u")):
         add(SPAN.PROCESS, minute - timedelta(minutes=20), queue=queue, task=task, done=1)
         roll_up(using="default")
-    assert len(read_totals("default")) == 5
+    assert len(totals("default")) == 5
     assert done("A", "t") == done("a", "") == 1
 
 
 def test_what_is_too_much_to_add_up_is_not_read(minute, monkeypatch):
-    monkeypatch.setattr(counts, "ROWS_MAX", 2)
+    monkeypatch.setattr(history, "TOTALS_MAX", 2)
     for task in ("a", "b"):
         add(SPAN.PROCESS, minute, task=task, done=1)
-    assert len(read_totals("default")) == 2
+    assert len(totals("default")) == 2
     add(SPAN.PROCESS, minute, task="c", done=1)
-    assert read_totals("default") is None
+    assert totals("default") is None

@@ -139,7 +139,7 @@ def test_a_read_that_takes_too_long_is_said_to(monkeypatch):
     assert connection.is_usable()
 
 
-@pytest.mark.parametrize("part", ["snapshot", "read_totals"])
+@pytest.mark.parametrize("part", ["snapshot", "totals"])
 def test_a_database_that_does_not_answer_is_said_to_without_its_words(monkeypatch, caplog, part):
     def broken(*args, **options):
         raise OperationalError("no route to db.internal as root")

@@ -9,7 +9,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import cleaner, ordering_sweep
-from jobqueue.models import Job, LaneEntry, OrderingKey
+from jobqueue.models import HeldKey, Job, LaneEntry
 from jobqueue.transitions import (
     ack,
     ack_many,
@@ -417,13 +417,13 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries,
     lease = claim_one()
     with django_assert_num_queries(1):
         ack(lease)
-    assert (LaneEntry.objects.count(), OrderingKey.objects.count()) == (0, 0)
+    assert (LaneEntry.objects.count(), HeldKey.objects.count()) == (0, 0)
 
 
 def test_old_key_rows_are_deleted_and_made_anew():
     first, second = add(2)
-    OrderingKey.objects.update(created_at=UtcNowPlus(-2 * cleaner.KEY_SECONDS))
-    assert cleaner.ORDERING_KEYS.run_once(None, using="default").total() == 1
+    HeldKey.objects.update(created_at=UtcNowPlus(-2 * cleaner.KEY_SECONDS))
+    assert cleaner.KEYS.run_once(None, using="default").total() == 1
     (third,) = add(1)
     for expected in (first, second, third):
         ack(take()[expected])

@@ -11,7 +11,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from jobqueue.exceptions import DestinationDown, TransactionRequired
 from jobqueue.models import Job
 from jobqueue.otel import JobQueueInstrumentor
-from jobqueue.outbox import Destination, publish, subscriber, subscribers
+from jobqueue.outbox import Destination, publish, subscriber
+from jobqueue.outbox.destinations import subscribers
 from tests.marks import committed
 from tests.outbox.helpers import drain, make_due, say
 

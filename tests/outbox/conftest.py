@@ -3,7 +3,8 @@
 import pytest
 
 from jobqueue.backoff import Backoff
-from jobqueue.outbox import subscriber, subscribers
+from jobqueue.outbox import subscriber
+from jobqueue.outbox.destinations import subscribers
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from django.test import override_settings
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.maintenance import cleaner
-from jobqueue.models import IdempotencyRecord, OutboxEvent, OutboxKey
+from jobqueue.models import HeldKey, IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import discard, publish
+from jobqueue.outbox.statements import key_digest
 from tests.outbox.helpers import drain, event, say
 from tests.races.actors import holding
 from tests.settings import VENDOR
@@ -49,19 +50,19 @@ def test_retention_none_keeps_all(listen):
 def test_key_rows_are_deleted_after_a_day_and_made_again():
     for key in ("a", "b", "c"):
         say("t", 1, key)
-    OutboxKey.objects.filter(key__in=[b"a", b"b"]).update(created_at=UtcNowPlus(-86_500))
-    assert cleaner.OUTBOX_KEYS.run_once(load(), using="default", limit=1).total() == 2
+    HeldKey.objects.filter(digest__in=[key_digest(b"a"), key_digest(b"b")]).update(created_at=UtcNowPlus(-86_500))
+    assert cleaner.KEYS.run_once(load(), using="default", limit=1).total() == 2
     say("t", 2, "a")
-    assert OutboxKey.objects.count() == 2
+    assert HeldKey.objects.count() == 2
 
 
 @real
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has one write lock for the whole database")
 def test_a_key_row_that_somebody_holds_is_left():
     say("t", 1, "a")
-    OutboxKey.objects.update(created_at=UtcNowPlus(-86_500))
+    HeldKey.objects.update(created_at=UtcNowPlus(-86_500))
     with holding(lambda: publish("t", 2, "a")):
-        assert cleaner.OUTBOX_KEYS.run_once(load(), using="default").total() == 0
+        assert cleaner.KEYS.run_once(load(), using="default").total() == 0
 
 
 @plain

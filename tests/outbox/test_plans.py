@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, delivery, lanes, publish, statements
+from jobqueue.outbox import Relay, delivery, publish, statements
 from jobqueue.outbox.claiming import EventClaimer
 from tests.settings import VENDOR
 
@@ -126,7 +126,7 @@ def test_with_nothing_to_do_a_relay_asks_one_question(relay):
 def test_no_index_but_the_key_can_be_used_to_find_events_that_are_written(history):
     claimer = EventClaimer("default", lease_seconds=60)
     # Elsewhere a round may begin so late that one event is left of it.
-    claimer._after = lanes.LOWEST
+    claimer._after = statements.LOWEST
     with CaptureQueriesContext(connection) as seen:
         batch = claimer.claim(50)
         ids = [event.id for found in batch.lanes.values() for event in found]

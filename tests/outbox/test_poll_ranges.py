@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, lanes, publish, statements
+from jobqueue.outbox import Relay, publish, statements
 from tests.factories import now
 from tests.marks import finding
 from tests.outbox.helpers import drain, pending, say
@@ -47,7 +47,9 @@ def waiting(listen):
     """Keys whose events wait for an hour, and what a relay delivers after it has seen them."""
     heard, due_at = listen("t"), now() + timedelta(hours=1)
     OutboxEvent.objects.bulk_create(
-        OutboxEvent(topic="t", key=f"w{n}".encode(), payload=n, lane=lanes.key_lane(f"w{n}".encode()), due_at=due_at)
+        OutboxEvent(
+            topic="t", key=f"w{n}".encode(), payload=n, lane=statements.key_lane(f"w{n}".encode()), due_at=due_at
+        )
         for n in range(CROWD)
     )
     return heard
@@ -79,7 +81,7 @@ def test_a_first_round_reads_a_window_of_keys_at_a_time(waiting):
     relay = Relay("default")
     drain(relay)
     said = statements_of_a_round(relay)
-    assert len(said) <= 4 * CROWD / lanes.WINDOW + 20, len(said)
+    assert len(said) <= 4 * CROWD / statements.WINDOW + 20, len(said)
 
 
 def test_a_new_key_is_delivered_in_the_next_round_with_all_its_events_in_order(relay, waiting):

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, PayloadTooLarge, TransactionRequired
-from jobqueue.models import OutboxEvent, OutboxKey
+from jobqueue.models import HeldKey, OutboxEvent
 from jobqueue.outbox import publish
 from tests.factories import now, undone
 from tests.outbox.helpers import drain, event, say
@@ -74,7 +74,7 @@ def test_bad_input_is_refused_before_anything_is_written_and_the_transaction_goe
             publish(*arguments)
         publish("t", "after")
     assert OutboxEvent.objects.get().payload == "after"
-    assert not OutboxKey.objects.exists()
+    assert not HeldKey.objects.exists()
 
 
 @plain
@@ -84,7 +84,7 @@ def test_bad_input_is_refused_before_anything_is_written_and_the_transaction_goe
 def test_keys_that_look_alike_are_two(one, other):
     lanes = {event(say("t", 1, key)).lane for key in (one, other)}
     assert len(lanes) == 2
-    assert OutboxKey.objects.count() == 2
+    assert HeldKey.objects.count() == 2
 
 
 @real

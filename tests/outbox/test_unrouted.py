@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.exceptions import DestinationDown
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, dead_letters, discard, lanes, retry, skip, unrouted
+from jobqueue.outbox import Relay, dead_letters, discard, retry, skip, statements, unrouted
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.outbox.test_relay_command import no_signals, relay  # noqa: F401
 
@@ -157,7 +157,7 @@ def test_dead_letters_and_delivered_events_are_not_counted():
 
 
 def test_a_topic_whose_events_somebody_took_meanwhile_is_left_out(monkeypatch):
-    heads = lanes.head_events
+    heads = statements.head_events
 
     def taken_meanwhile(**options):
         found = list(heads(**options))
@@ -166,12 +166,12 @@ def test_a_topic_whose_events_somebody_took_meanwhile_is_left_out(monkeypatch):
 
     say("a.b")
     drain()
-    monkeypatch.setattr(lanes, "head_events", taken_meanwhile)
+    monkeypatch.setattr(statements, "head_events", taken_meanwhile)
     assert unrouted.find(lambda topic: True, using="default") == []
 
 
 def test_a_topic_is_named_although_its_key_is_not_among_those_that_are_looked_at(caplog, monkeypatch, listen):
-    by_lane = sorted((f"k{number}" for number in range(4)), key=lambda key: lanes.key_lane(key.encode()))
+    by_lane = sorted((f"k{number}" for number in range(4)), key=lambda key: statements.key_lane(key.encode()))
     monkeypatch.setitem(unrouted.find.__kwdefaults__, "limit", 2)
     listen("known")
     for key in by_lane[:3]:

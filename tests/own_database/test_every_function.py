@@ -30,7 +30,8 @@ WITHOUT_DATABASE = {
     "jobqueue.outbox.Event", "jobqueue.outbox.subscriber", "jobqueue.inspect.HeldLock", "jobqueue.inspect.LockKind",
     "jobqueue.transactions.OutsideCallWarning", "jobqueue.fencing.FenceField", "jobqueue.fencing.HasFence",
     "jobqueue.fencing.fence_of", "jobqueue.fencing.refuse_newer", "jobqueue.context.job_context.current_job",
-    "jobqueue.context.job_context.JobScope", "jobqueue.context.job_context.keep_log_lines",
+    "jobqueue.context.job_context.JobScope", "jobqueue.context.job_context.JobLog",
+    "jobqueue.context.job_context.keep_log_lines",
     "jobqueue.doctor.Finding", "jobqueue.doctor.Level", "jobqueue.otel.JobQueueInstrumentor",
 }  # fmt: skip
 CALLS = sorted(set(WALK.values()), key=lambda call: call.__name__)

@@ -68,7 +68,7 @@ def status(job_id):
 def enqueue():
     jobqueue.enqueue("q", 1, dedupe_key="d")
     jobqueue.enqueue("q", 1, ordering_key="k")
-    return models.Job, models.OrderingKey
+    return models.Job, models.HeldKey
 
 
 @walks("jobqueue.enqueue_many")
@@ -221,7 +221,7 @@ def resume():
     transitions.fail(lease, error="boom", retry=False)
     transitions.resume("q", "k")
     assert status(job_id) == "FAILED"
-    return models.Job, models.OrderingKey
+    return models.Job, models.HeldKey
 
 
 @walks("jobqueue.locks.mutex", "jobqueue.locks.mutex_many", "jobqueue.locks.amutex", "jobqueue.locks.Mutex")
@@ -289,7 +289,7 @@ def publish():
     with transaction.atomic(using=QUEUE):
         outbox.publish("t", 1)
         outbox.publish("t", 1, key="k")
-    return models.OutboxEvent, models.OutboxKey
+    return models.OutboxEvent, models.HeldKey
 
 
 @walks("jobqueue.outbox.Relay")

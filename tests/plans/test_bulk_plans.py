@@ -11,13 +11,14 @@ from django.db.models import Max, Min
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
-from jobqueue.bulk_verbs import walking
-from jobqueue.bulk_verbs.filtering import VERB_STATES, changeable, check_verb, matching
-from jobqueue.bulk_verbs.preview import preview
-from jobqueue.bulk_verbs.walking import next_ids
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job, JobTag
+from jobqueue.runs import walking
+from jobqueue.runs.job_filter import matching
+from jobqueue.runs.preview import preview
+from jobqueue.runs.verbs import VERB_STATES, changeable, check_verb
+from jobqueue.runs.walking import next_ids
 from jobqueue.transitions import claim
 from tests.plans.test_plans import SCANS, plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
@@ -241,7 +242,7 @@ def test_a_preview_of_a_tag_reads_each_of_its_jobs_once(many):
 
 def test_a_preview_reads_no_more_jobs_than_it_counts(many, monkeypatch):
     """Where the filters are those of an index: of a queue, a state or a worker."""
-    monkeypatch.setattr("jobqueue.bulk_verbs.preview.MATCHED_MAX", 100)
+    monkeypatch.setattr("jobqueue.runs.preview.MATCHED_MAX", 100)
     _after, until = bounds()
     for verb, name, state in CASES:
         # All waiting jobs are due: to find those of the other states of waiting jobs, all of them are looked at.

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, enqueue_many, task
-from jobqueue.explain import backlog, explain_backlog, explain_job, explain_queue, survey
-from jobqueue.explain.ready_jobs import LEVELS_MAX
+from jobqueue.explain import backlog, explain_backlog, explain_job, explain_queue, rows
+from jobqueue.explain.rows import LEVELS_MAX
 from jobqueue.flow import breaker, set_limit
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import GateSlot, GateWait, Job, Worker
@@ -131,7 +131,7 @@ def test_a_job_behind_its_ordering_key_reads_the_first_one_alone(backlog, worker
 
 
 def test_the_backlog_costs_a_few_statements_whatever_the_jobs_and_reads_those_that_it_counts(run, workers, monkeypatch):
-    monkeypatch.setattr(survey, "COUNT_MAX", 100)
+    monkeypatch.setattr(rows, "COUNT_MAX", 100)
     assert explain_backlog()[0].evidence["waiting_capped"] is True
     statements = sent(explain_backlog)
     # Now, names, which have READY jobs, gates, two for each priority, counts, delayed jobs, workers, jobs, what is set,
@@ -189,9 +189,9 @@ def seeds():
 
 
 def test_the_backlog_of_a_table_five_times_as_large_costs_no_more(transactional_db, workers, monkeypatch):
-    monkeypatch.setattr(survey, "COUNT_MAX", 4)
-    monkeypatch.setattr(survey, "COUNT_LEAST", 2)
-    monkeypatch.setattr(survey, "ENTRIES_MAX", 200)
+    monkeypatch.setattr(rows, "COUNT_MAX", 4)
+    monkeypatch.setattr(rows, "COUNT_LEAST", 2)
+    monkeypatch.setattr(rows, "ENTRIES_MAX", 200)
     monkeypatch.setattr(backlog, "SAMPLE_MAX", 4)
     Job.objects.bulk_create(seeds())
     fill(5)

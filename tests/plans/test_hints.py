@@ -4,9 +4,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import lanes, publish
+from jobqueue.outbox import publish, statements
 from jobqueue.outbox.statements import NO_DESTINATION
-from jobqueue.worker.monitor import unserved
+from jobqueue.worker.monitor import preflight
 from jobqueue.worker.shared.queue_choice import parse
 from jobqueue.worker.shared.worker_options import Options
 from tests.marks import committed
@@ -18,7 +18,7 @@ pytestmark = committed
 
 def test_jobs_in_queues_that_nobody_serves_are_counted_by_seeks(run):
     with CaptureQueriesContext(connection) as seen:
-        unserved.warn(Options(selection=parse(["mial"]), database="default"))
+        preflight.warn_unserved(Options(selection=parse(["mial"]), database="default"))
     counts = [query["sql"] for query in seen if "LIMIT 1001" in query["sql"]]
     assert len(counts) == 2
     for sql in counts:
@@ -43,7 +43,7 @@ def test_events_without_a_route_are_found_by_the_lanes(transactional_db):
 
     run({"sqlite": "ANALYZE", "postgres": "ANALYZE job_outbox"}.get(VENDOR, "ANALYZE TABLE job_outbox"))
     with CaptureQueriesContext(connection) as seen:
-        found = lanes.head_events(using="default", last_error_begins=NO_DESTINATION)
+        found = statements.head_events(using="default", last_error_begins=NO_DESTINATION)
     assert [event_id for event_id, _, _ in found] == waiting[:1]
     text = plan(run, seen.captured_queries[-1]["sql"])
     assert "ix_outbox_lane" in text, text

@@ -33,15 +33,15 @@ DONE = 20_000 if FULL else 10_000
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Whatever takes time counts as slow: how much of it tells of the machine."""
-    if find_spec("jobqueue.transitions.claiming.heads"):
-        monkeypatch.setattr("jobqueue.transitions.claiming.heads.QUICK_SECONDS", 0.0)
-        monkeypatch.setattr("jobqueue.transitions.claiming.heads._COMMIT_SECONDS", 0.0)
+    if find_spec("jobqueue.transitions.claiming.queue_memory"):
+        monkeypatch.setattr("jobqueue.transitions.claiming.queue_memory.QUICK_SECONDS", 0.0)
+        monkeypatch.setattr("jobqueue.transitions.claiming.queue_memory._COMMIT_SECONDS", 0.0)
 
 
 @pytest.fixture
 def quick(monkeypatch, slow):
     """However long a look takes."""
-    monkeypatch.setattr("jobqueue.transitions.claiming.heads.QUICK_SECONDS", 600.0)
+    monkeypatch.setattr("jobqueue.transitions.claiming.queue_memory.QUICK_SECONDS", 600.0)
 
 
 def do_jobs(count, queue="q"):
@@ -128,7 +128,7 @@ def test_a_job_that_comes_is_found_by_a_look_that_does_not_read_the_rest(old_sna
     make_job()
     assert [head.queue for head in selection.heads("default")] == ["q"]
     ack_many(claim("q", worker="w"))
-    monkeypatch.setattr("jobqueue.transitions.claiming.heads.SHARE", 100_000)
+    monkeypatch.setattr("jobqueue.transitions.claiming.queue_memory.SHARE", 100_000)
     selection.forget()
     selection.heads("default")
     make_job()

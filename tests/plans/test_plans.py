@@ -12,7 +12,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.expressions import Unestimated
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, heartbeat_many, held_by, reap, release_many
-from jobqueue.transitions.claiming import aging, candidates
+from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.select_then_update import lock_aged, lock_due
 from tests.marks import finding
 from tests.patience import wait_until
@@ -107,7 +107,7 @@ def test_starved_jobs_are_looked_for_by_seeks_and_read_by_ix_pick(run, settings)
 
 def test_an_empty_look_for_starved_jobs_costs_two_seeks_a_level(run, settings):
     settings.JOBQUEUE = {"QUEUES": {"q": {"STARVE_SECONDS": 86_400}}}
-    found = statements(lambda: list(aging.aged_levels("q", using="default")))
+    found = statements(lambda: list(candidates.aged_levels("q", using="default")))
     # Delayed jobs alone make a level, too.
     assert len(found) == 2 * (LEVELS + 1) + 1
     for statement in found:

@@ -5,10 +5,11 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
-from jobqueue.dead_letters import redrive, redrives, stepping
-from jobqueue.dead_letters.filtering import in_order
-from jobqueue.dead_letters.stepping import step
+from jobqueue.dead_letters import redrive, redrives
 from jobqueue.models import Job
+from jobqueue.runs import redrive_steps
+from jobqueue.runs.dead_rows import in_order
+from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack_many, claim, fail
 from tests.marks import committed
 from tests.plans.test_plans import plan
@@ -103,7 +104,7 @@ def handler_reads():
 
 
 def test_each_step_reads_one_window_until_the_few_that_match_are_found(dead_letters, monkeypatch):
-    monkeypatch.setattr(stepping, "_WINDOW", WINDOW)
+    monkeypatch.setattr(redrive_steps, "_WINDOW", WINDOW)
     redrive(fingerprint=RARE)
     steps = []
     costs = [reads(lambda: steps.append(step(using="default"))) for _ in range(TURNS * SEED // WINDOW)]
@@ -115,10 +116,10 @@ def test_each_step_reads_one_window_until_the_few_that_match_are_found(dead_lett
 
 
 def test_a_redrive_of_everything_reads_only_what_it_keeps(dead_letters, monkeypatch):
-    monkeypatch.setattr(stepping, "_WINDOW", WINDOW)
-    monkeypatch.setattr(stepping, "_PORTION", 50)
+    monkeypatch.setattr(redrive_steps, "_WINDOW", WINDOW)
+    monkeypatch.setattr(redrive_steps, "_PORTION", 50)
     redrive(everything=True)
-    costs = [reads(lambda: step(using="default", batch=50)) for _ in range(5)]
+    costs = [reads(lambda: step(using="default", most=50)) for _ in range(5)]
     # Besides the window: the rows of the batch, which are locked and written by their keys.
     assert max(costs) <= 2 * WINDOW + 60 + 50 * (20 if VENDOR == "sqlite" else 5), costs
     assert redrives()[0].redriven == 250

@@ -11,7 +11,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.gates.levels import levels_below, top_levels
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, held_by
-from jobqueue.transitions.claiming import aging, candidates
+from jobqueue.transitions.claiming import candidates
 from tests import memories
 from tests.settings import VENDOR
 
@@ -90,7 +90,7 @@ def scanned(node):
 
 def starved():
     memories.reset()
-    return [level for level, _ in aging.aged_levels("q", using="default")]
+    return [level for level, _ in candidates.aged_levels("q", using="default")]
 
 
 LOOKS = {

@@ -2,14 +2,19 @@
 
 from datetime import timedelta
 
+import pytest
+
 from jobqueue import stats
 from jobqueue.db.clock import read_now
 from jobqueue.maintenance.stat_rollup import roll_up_some
 from jobqueue.models import Job, JobStat
+from jobqueue.models.stat import EPOCH
 from jobqueue.stats import live
+from jobqueue.stats.history import total_rows
 from tests.plans.conftest import READY
 from tests.plans.test_explain_plans import check, on_jobs, sent
 from tests.plans.test_redrive_plans import reads
+from tests.settings import VENDOR
 from tests.stats.helpers import add
 
 
@@ -69,3 +74,15 @@ def test_the_roll_up_seeks_what_is_old_enough(db):
     old = add(JobStat.Span.PROCESS, now - timedelta(minutes=30), done=1)
     assert roll_up_some(using="default")["statistics_added_up"] == 1
     assert not JobStat.objects.filter(pk=old.pk).exists()
+
+
+@pytest.mark.skipif(VENDOR == "postgres", reason="what it reads is counted by running the statements again")
+def test_the_roll_up_reads_the_totals_of_its_tasks_only(db):
+    now = read_now("default").replace(second=0, microsecond=0)
+    for number in range(200):
+        add(JobStat.Span.TOTAL, EPOCH, task=f"t{number}", done=1)
+        add(JobStat.Span.DAY, now - timedelta(days=20), task=f"t{number}", done=1)
+    add(JobStat.Span.PROCESS, now - timedelta(minutes=30), task="t7", done=1)
+    reading = reads(lambda: roll_up_some(using="default"), "job_stat")
+    assert list(total_rows("default").filter(task="t7").values_list("done", flat=True)) == [2]
+    assert reading < 60

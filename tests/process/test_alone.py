@@ -7,7 +7,7 @@ from django.db import transaction
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.dead_letters import redrives
-from jobqueue.dead_letters.alone import request_alone
+from jobqueue.runs.alone import request_alone
 from tests.app import tasks
 from tests.factories import expire, job, set_columns, state
 from tests.marks import committed

@@ -6,7 +6,7 @@ import signal
 
 from jobqueue.maintenance import worker_stacks
 from jobqueue.models import Worker
-from jobqueue.worker.shared.stack_requests import ANSWER_BYTES
+from jobqueue.worker.shared.scoreboard import ANSWER_BYTES
 from tests.app import tasks
 from tests.factories import job
 from tests.marks import committed

@@ -11,7 +11,7 @@ from redis import Redis
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.models import Worker
-from jobqueue.wakeup.redis import PAUSE_SECONDS
+from jobqueue.wakeup.notifiers import PAUSE_SECONDS
 from tests import memories
 from tests.app import tasks
 from tests.factories import state
@@ -47,7 +47,7 @@ class Messenger:
 @pytest.fixture(autouse=True)
 def patient_bells(monkeypatch):
     """A wake-up that is given up on a busy machine would be the last for ten seconds."""
-    monkeypatch.setattr("jobqueue.wakeup.redis.WAIT_SECONDS", 20.0)
+    monkeypatch.setattr("jobqueue.wakeup.notifiers.WAIT_SECONDS", 20.0)
 
 
 MESSENGERS = ["redis", "auto"] if VENDOR == "postgres" else ["redis"]

@@ -212,7 +212,7 @@ DASHBOARD = Page(
     "Pages of the admin beside those of other packages; what they refuse, escape and mask; the way to a redrive.",
     (
         *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
-        *("jobqueue/masking", "jobqueue/cli", "jobqueue/bulk_verbs", "jobqueue/static"),
+        *("jobqueue/masking", "jobqueue/cli", "jobqueue/bulk_verbs.py", "jobqueue/runs", "jobqueue/static"),
     ),
     (
         Part(
@@ -408,7 +408,7 @@ TASKS = Page(
 FAILURES = Page(
     "failures",
     "Causes, outcomes, redrives of dead letters, the budget of retries.",
-    (*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/backoff.py", "jobqueue/tasks"),
+    (*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/runs", "jobqueue/backoff.py", "jobqueue/tasks"),
     (
         Part(
             "causes",

@@ -181,7 +181,7 @@ def test_w028_tasks_that_do_not_become_jobs(settings, value, words):
 
 def test_w028_says_that_tasks_is_not_set_where_django_has_a_default_for_it(monkeypatch):
     default = SimpleNamespace(TASKS={"default": IMMEDIATE}, is_overridden=lambda name: name != "TASKS")
-    monkeypatch.setattr("jobqueue.tasks.setting.settings", default)
+    monkeypatch.setattr("jobqueue.tasks.checks.settings", default)
     assert "TASKS is not set" in checks.check_tasks()[0].msg
 
 

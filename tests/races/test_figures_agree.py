@@ -14,13 +14,13 @@ from django.db import connection, transaction
 from jobqueue import enqueue, stats
 from jobqueue.admin.jobs import tabs
 from jobqueue.admin.overview import reading
-from jobqueue.bulk_verbs.filtering import VERB_STATES
-from jobqueue.bulk_verbs.preview import preview
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
+from jobqueue.runs.preview import preview
+from jobqueue.runs.verbs import VERB_STATES
 from jobqueue.transitions import ack, cancel, claim, fail
 from jobqueue.transitions.releasing import hold_many
 from tests.admin.helpers import JOBS, root, text_of

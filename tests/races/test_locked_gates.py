@@ -227,11 +227,11 @@ def test_a_gate_that_a_transaction_keeps_locked_stops_no_other_gate():
 class TestTheServerEndsASession:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr("jobqueue.db.idle_limit.IDLE_SECONDS", 1.0)
+        monkeypatch.setattr("jobqueue.db.sessions.IDLE_SECONDS", 1.0)
 
     def test_of_a_workers_own_threads_that_idles_within_a_transaction(self):
         (job_id,) = make_jobs(1)
-        from jobqueue.db.idle_limit import limit_idle_transactions
+        from jobqueue.db.sessions import limit_idle_transactions
 
         opened, over = threading.Event(), threading.Event()
 

@@ -13,7 +13,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance import pruner
 from jobqueue.models import Job, ResultExpiry
 from jobqueue.retention import windows
-from jobqueue.transitions import ack, ack_many, claim, fail, result_expiry
+from jobqueue.transitions import ack, ack_many, acking, claim, fail
 from tests.factories import claim_one, set_columns
 from tests.gates import jobs
 from tests.marks import finding
@@ -140,9 +140,9 @@ def test_each_expiry_is_written_to_the_database_of_its_job(short, monkeypatch):
         short.enqueue()
     here, there = claim("q", 2, worker="w")
     written = {}
-    monkeypatch.setattr(result_expiry, "_write", lambda ttls, using: written.update({using: ttls}))
-    monkeypatch.setattr(result_expiry, "retry_transient", lambda verb, work, using: work())
-    result_expiry.note_expiries([here, there._replace(using="other")])
+    monkeypatch.setattr(acking, "_write_expiries", lambda ttls, using: written.update({using: ttls}))
+    monkeypatch.setattr(acking, "retry_transient", lambda verb, work, using: work())
+    acking.note_expiries([here, there._replace(using="other")])
     assert written == {"default": {here.job_id: 3600.0}, "other": {there.job_id: 3600.0}}
 
 
@@ -150,7 +150,7 @@ def test_an_ack_counts_although_its_expiry_cannot_be_written(short, monkeypatch,
     def refused(ttls, using):
         raise OperationalError("INSERT command denied")
 
-    monkeypatch.setattr(result_expiry, "_write", refused)
+    monkeypatch.setattr(acking, "_write_expiries", refused)
     first, second = (int(short.enqueue().id) for _ in range(2))
     one, other = claim("q", 2, worker="w")
     ack(one)

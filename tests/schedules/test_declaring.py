@@ -8,8 +8,7 @@ from jobqueue import schedule, task
 from jobqueue.checks import check_schedules
 from jobqueue.conf import load, read
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError
-from jobqueue.schedules.declaring import declared
-from jobqueue.schedules.from_settings import declare_settings, problems
+from jobqueue.schedules.declaring import declare_settings, declared, problems
 from tests.app import tasks
 from tests.marks import finding
 

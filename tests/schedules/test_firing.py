@@ -192,7 +192,7 @@ def test_when_the_job_cannot_be_added_the_tick_is_not_decided(monkeypatch, caplo
 
     with travel(to=due):
         with monkeypatch.context() as patched:
-            for place in ("together.add_many", "deciding.add"):
+            for place in ("firing.add_many", "deciding.add"):
                 patched.setattr(f"jobqueue.schedules.{place}", broken)
             assert fire() == 0
         assert (ScheduleTick.objects.count(), Job.objects.count()) == (0, 0)

@@ -15,6 +15,7 @@ WITHOUT_EFFECT = ("plans", "docs", "bench", "proofs", "admin", "cli", "masking",
 UNKNOWN_SECONDS = 0.05
 #: rooms whose statements are tested in folders of other names
 TESTED_IN = {
+    "runs": ("bulk_verbs", "dead_letters"),
     "grouping": ("groups",),
     "maintenance": ("retention", "alarms", "gates", "lockstats", "outbox", "stats", "dead_letters", "bulk_verbs"),
     "allocate": ("public",),

@@ -16,11 +16,11 @@ ENDS = ("done", "retried", "dead", "canceled", "lost")
 
 
 def sums():
-    """The sums of all rows, in the order of ENDS: by queue and task the same as by queue."""
+    """The sums of all rows but totals, in the order of ENDS: by queue and task the same as by queue."""
     columns = ", ".join(f"COALESCE(SUM({name}), 0)" for name in ENDS)
     with connection.cursor() as cursor:
         # One statement: a thread may write between two.
-        cursor.execute(f"SELECT {columns} FROM job_stat UNION ALL SELECT {columns} FROM job_stat_queue")
+        cursor.execute(f"SELECT {columns} FROM job_stat WHERE span < 4 UNION ALL SELECT {columns} FROM job_stat_queue")
         of_tasks, of_queues = (tuple(map(int, row)) for row in cursor.fetchall())
     assert of_tasks == of_queues
     return of_tasks
@@ -41,7 +41,8 @@ def counted():
 def add(span, begins_at, queue="q", task="t", **columns):
     """A row of statistics."""
     given = {"wait_times": {"1": 1}, "run_times": {"2": 1}, "runs": 1, **columns}
-    row = JobStat(id=os.urandom(16), span=span, begins_at=begins_at, queue=queue, task=task, **given)
+    times = {"begins_at": begins_at, "counted_at": begins_at}
+    row = JobStat(id=os.urandom(16), span=span, queue=queue, task=task, **times, **given)
     write([row])
     return row
 
@@ -49,7 +50,7 @@ def add(span, begins_at, queue="q", task="t", **columns):
 def write(rows):
     """Store rows of tasks, and those of their queues."""
     JobStat.objects.bulk_create(rows, batch_size=500)
-    columns = ("span", "begins_at", "queue")
+    columns = ("span", "begins_at", "counted_at", "queue")
     of_queues = [
         QueueStat(id=os.urandom(16), **dict(zip(columns, name, strict=True)), **counts.columns())
         for name, counts in sums_by_name(rows, columns).items()

@@ -1,4 +1,4 @@
-"""read_history(): parts of a span of time, whatever spans the rows have."""
+"""ended(): parts of a span of time, whatever spans the rows have."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,10 +6,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from jobqueue.admin.overview import reading as overview
 from jobqueue.models import JobStat
 from jobqueue.stats import history
-from jobqueue.stats.history import read_histories, read_history
-from jobqueue.stats.queues import read_recent
+from jobqueue.stats.history import ended, recent
 from tests.stats.helpers import add
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ Span = JobStat.Span
 
 
 def read(length=15 * MINUTE, part=MINUTE, **which):
-    return read_history(NOW, length, part, using="default", **which)
+    return ended(NOW, length, part, by="queue", using="default", **which).parts
 
 
 def minute(ago, **columns):
@@ -94,18 +94,23 @@ def test_times_are_told_by_shares_of_the_runs():
     assert 0.01 < part.run_seconds(0.5) <= 0.025
 
 
-def test_of_too_many_rows_only_the_averages_are_told(monkeypatch):
-    monkeypatch.setattr(history, "ROWS_MAX", 2)
-    for number in range(3):
+def test_of_too_many_rows_the_averages_are_exact_and_the_times_are_those_of_some(monkeypatch):
+    monkeypatch.setattr(history, "ROWS_MAX", 100)
+    monkeypatch.setattr(history, "ROWS_SAMPLED", 60)
+    for number in range(240):
         add(Span.MINUTE, **minute(7, runs=1, wait_us=2_000_000), task=f"t{number}")
-    (part,) = [part for part in read() if part.runs]
-    assert (part.mean_wait_seconds, part.wait_seconds(0.5), part.run_seconds(0.5)) == (2.0, None, None)
+    found = ended(NOW, 15 * MINUTE, MINUTE, by="queue", using="default")
+    (part,) = [part for part in found.parts if part.runs]
+    assert (part.mean_wait_seconds, found.share) == (2.0, 0.25)
+    # Random ids: 60 are expected, and 20 would be six times the usual distance from it.
+    for one in (part, found.queues["q"].whole):
+        assert 20 < sum(one.wait_times) < 100
 
 
 def test_what_plain_sql_wrote_into_a_histogram_is_left_out():
     add(Span.MINUTE, **minute(7), wait_times={"x": 1, "99": 5, "3": "7", "4": 2}, run_times=[1])
     (part,) = [part for part in read() if part.runs]
-    assert sum(part.waits) == 2
+    assert sum(part.wait_times) == 2
     assert sum(part.run_times) == 0
 
 
@@ -126,33 +131,36 @@ def test_queues_are_told_apart_in_as_many_statements():
     add(Span.MINUTE, **minute(2, done=5), queue="b")
     add(Span.MINUTE, **minute(99, done=1000), queue="c")
     with CaptureQueriesContext(connection) as captured:
-        parts, queues = read_histories(NOW, 15 * MINUTE, MINUTE, using="default")
+        found = ended(NOW, 15 * MINUTE, MINUTE, by="queue", using="default")
+    parts, queues = found.parts, found.queues
     with CaptureQueriesContext(connection) as of_all:
         assert parts == read()
     assert len(captured) == len(of_all)
     assert {*queues} == {"a", "b"}
     whole = queues["a"].whole
-    assert (whole.done, whole.retried, whole.dead, whole.runs, sum(whole.waits)) == (7, 1, 2, 2, 4)
+    assert (whole.done, whole.retried, whole.dead, whole.runs, sum(whole.wait_times)) == (7, 1, 2, 2, 4)
     assert whole.error_rate == pytest.approx(0.3)
     assert queues["a"].ended == [0] * 8 + [9] + [0] * 7
     assert queues["b"].ended == [0] * 13 + [5, 0, 0]
     assert queues["b"].whole.error_rate == 0.0
 
 
-def test_of_too_many_rows_only_the_averages_of_queues_are_told(monkeypatch):
+def test_of_too_many_rows_the_overview_tells_only_the_averages(monkeypatch):
     monkeypatch.setattr(history, "ROWS_MAX", 1)
+    monkeypatch.setattr(history, "ROWS_SAMPLED", 1)
+    monkeypatch.setattr(overview, "read_now", lambda using: NOW)
     for number in range(2):
         add(Span.MINUTE, **minute(7, runs=2, wait_us=2_000_000, run_us=6_000_000), task=f"t{number}")
-    parts, queues = read_histories(NOW, 15 * MINUTE, MINUTE, using="default")
+    parts, queues = overview.history("default", 15 * MINUTE, MINUTE)
     whole = queues["q"].whole
-    assert (whole.waits, whole.run_times, {part.waits for part in parts}) == (None, None, {None})
+    assert (whole.wait_times, whole.run_times, {part.wait_times for part in parts}) == (None, None, {None})
     assert (whole.mean_wait_seconds, whole.mean_run_seconds) == (1.0, 3.0)
 
 
 def test_figures_of_queues_read_the_rows_of_queues_whatever_the_number_of_tasks():
     add(Span.MINUTE, **minute(3))
     quoted = connection.ops.quote_name
-    for look in (read, lambda: read_histories(NOW, HOUR, MINUTE, using="default"), lambda: read_recent(NOW, "default")):
+    for look in (read, lambda: recent(NOW, "default")):
         with CaptureQueriesContext(connection) as captured:
             look()
         statements = [query["sql"] for query in captured.captured_queries if "job_stat" in query["sql"]]

@@ -1,4 +1,4 @@
-"""read_summary(): the parts of a long span of time, and the sums of each kind, in bounded reads."""
+"""ended() by task: the parts of a long span of time, and the sums of each kind, in bounded reads."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -8,10 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import JobStat
-from jobqueue.stats import summary
-from jobqueue.stats.counts import Kind
-from jobqueue.stats.history import read_history
-from jobqueue.stats.summary import read_summary
+from jobqueue.stats import history
+from jobqueue.stats.ends import Kind
+from jobqueue.stats.history import ended
 from tests.stats.helpers import add, write
 
 pytestmark = pytest.mark.django_db
@@ -21,13 +20,13 @@ Span = JobStat.Span
 
 
 def read(length=24 * HOUR, part=HOUR, **which):
-    return read_summary(NOW, length, part, using="default", **which)
+    return ended(NOW, length, part, by="task", using="default", **which)
 
 
 def test_the_parts_are_those_of_the_history():
     add(Span.MINUTE, NOW - 5 * MINUTE, done=3, dead=1, runs=4, wait_us=10, wait_us_max=7, wait_times={"4": 4})
     add(Span.HOUR, NOW - 7 * HOUR, done=30, retried=2, run_times={"7": 5})
-    assert read().parts == read_history(NOW, 24 * HOUR, HOUR, using="default")
+    assert read().parts == ended(NOW, 24 * HOUR, HOUR, by="queue", using="default").parts
 
 
 def test_without_rows_there_are_no_kinds():
@@ -59,8 +58,8 @@ def test_one_queue_or_one_task_can_be_asked_for():
 
 
 def test_of_many_rows_counts_are_exact_and_times_are_those_of_some(monkeypatch):
-    monkeypatch.setattr(summary, "ROWS_MAX", 100)
-    monkeypatch.setattr(summary, "ROWS_SAMPLED", 60)
+    monkeypatch.setattr(history, "ROWS_MAX", 100)
+    monkeypatch.setattr(history, "ROWS_SAMPLED", 60)
     for number in range(240):
         add(Span.MINUTE, NOW - (number % 60) * MINUTE, task=f"t{number % 3}", done=1, wait_times={"4": 1, "8": 1})
     found = read(HOUR, MINUTE)
@@ -69,12 +68,12 @@ def test_of_many_rows_counts_are_exact_and_times_are_those_of_some(monkeypatch):
     assert [ends.done for ends in found.kinds.values()] == [80, 80, 80]
     # Random ids: 60 are expected, and 20 would be six times the usual distance from it.
     for sampled in (found.parts, found.kinds.values()):
-        assert 20 < sum(sum(ends.waits) for ends in sampled) / 2 < 100
+        assert 20 < sum(sum(ends.wait_times) for ends in sampled) / 2 < 100
 
 
 def test_of_many_tasks_in_few_queues_the_times_of_the_parts_are_exact(monkeypatch):
-    monkeypatch.setattr(summary, "ROWS_MAX", 100)
-    monkeypatch.setattr(summary, "ROWS_SAMPLED", 60)
+    monkeypatch.setattr(history, "ROWS_MAX", 100)
+    monkeypatch.setattr(history, "ROWS_SAMPLED", 60)
     rows = [
         JobStat(id=os.urandom(16), span=Span.MINUTE, begins_at=NOW - ago * MINUTE, queue="q", task=f"t{task}", done=1,
                 wait_times={"4": 1})
@@ -83,12 +82,12 @@ def test_of_many_tasks_in_few_queues_the_times_of_the_parts_are_exact(monkeypatc
     write(rows)
     found = read(HOUR, MINUTE)
     assert found.share == 0.25
-    assert sum(sum(part.waits) for part in found.parts) == 240
-    assert 20 < sum(sum(ends.waits) for ends in found.kinds.values()) < 100
+    assert sum(sum(part.wait_times) for part in found.parts) == 240
+    assert 20 < sum(sum(ends.wait_times) for ends in found.kinds.values()) < 100
 
 
 def test_kinds_beyond_the_limit_are_left_out_and_that_is_told(monkeypatch):
-    monkeypatch.setattr(summary, "KINDS_MAX", 2)
+    monkeypatch.setattr(history, "KINDS_MAX", 2)
     for number in range(4):
         add(Span.MINUTE, NOW - MINUTE, task=f"t{number}", done=number + 1)
     found = read()

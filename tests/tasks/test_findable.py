@@ -13,7 +13,7 @@ from jobqueue.compat import tasks as django_tasks
 from jobqueue.exceptions import NotSupported
 from jobqueue.models import Job
 from jobqueue.tasks import registry
-from jobqueue.tasks.findable import workers_import
+from jobqueue.tasks.discovery import workers_import
 from tests.factories import claim_one, make_job, settle_run
 from tests.marks import committed
 from tests.memories import know_no_tasks
@@ -81,7 +81,7 @@ def test_the_refusal_names_the_file_of_the_app():
     ],
 )
 def test_a_task_of_a_shell_or_script_is_told_once_at_enqueue(module, name, caplog, monkeypatch):
-    monkeypatch.setattr("jobqueue.tasks.findable._warned", set())
+    monkeypatch.setattr("jobqueue.tasks.discovery._warned", set())
     made = task(function(module))
     made.enqueue(1)
     made.enqueue(2)
@@ -93,7 +93,7 @@ def test_a_task_of_a_shell_or_script_is_told_once_at_enqueue(module, name, caplo
 @pytest.fixture
 def modules(monkeypatch):
     """Modules of the app shop, by name; they are imported after django.setup()."""
-    monkeypatch.setattr("jobqueue.tasks.findable._task_modules", lambda: ["shop.tasks"])
+    monkeypatch.setattr("jobqueue.tasks.discovery._task_modules", lambda: ["shop.tasks"])
     monkeypatch.setattr(registry, "discover", lambda: [])
 
     def module(name, **content):

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.transitions import claim
-from jobqueue.transitions.claiming import aging
+from jobqueue.transitions.claiming import candidates
 from tests import memories
 from tests.factories import job, make_job, make_jobs, set_columns
 
@@ -18,7 +18,7 @@ SETTING = {"QUEUES": {"q": {"STARVE_SECONDS": 300}}}
 @pytest.fixture(autouse=True)
 def look_now(monkeypatch):
     """Forget when this process has looked; after the next look it looks no more, however long the test takes."""
-    monkeypatch.setattr(aging, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(candidates, "AGED_LOOK_SECONDS", 600)
     memories.reset()
 
 

@@ -10,7 +10,7 @@ from jobqueue import enqueue_many
 from jobqueue.db import vendor
 from jobqueue.models import Job
 from jobqueue.transitions import release
-from jobqueue.transitions.claiming import candidates, cursor
+from jobqueue.transitions.claiming import candidates, queue_memory
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import CURSOR_BATCH, Claimer
 from tests.factories import make_job, make_jobs, now, set_columns
@@ -22,9 +22,9 @@ pytestmark = committed
 @pytest.fixture(autouse=True)
 def long_memory(monkeypatch):
     """Memories that last as long as the test, however busy the machine is; that of a walk the shortest, as ever."""
-    monkeypatch.setattr(cursor, "CURSOR_SECONDS", 6000)
-    monkeypatch.setattr(cursor, "WALK_SECONDS", 600)
-    monkeypatch.setattr(cursor, "SINGLE_PRIORITY_SECONDS", 6000)
+    monkeypatch.setattr(queue_memory, "CURSOR_SECONDS", 6000)
+    monkeypatch.setattr(queue_memory, "WALK_SECONDS", 600)
+    monkeypatch.setattr(queue_memory, "SINGLE_PRIORITY_SECONDS", 6000)
 
 
 @pytest.fixture
@@ -90,22 +90,22 @@ def test_what_became_due_earlier_is_found_when_a_batch_comes_back_short(claimer,
 
 
 def test_what_became_due_earlier_is_found_after_a_second_whatever_the_backlog(claimer, late, monkeypatch):
-    later = cursor.time.monotonic() + cursor.CURSOR_SECONDS
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
+    later = queue_memory.time.monotonic() + queue_memory.CURSOR_SECONDS
+    monkeypatch.setattr(queue_memory.time, "monotonic", lambda: later)
     assert take(claimer)[0] == late
 
 
 def test_a_floor_that_moves_up_is_as_old_as_its_first_look(claimer, monkeypatch):
     make_jobs_apart(4 * CURSOR_BATCH)
-    first = cursor.time.monotonic()
+    first = queue_memory.time.monotonic()
     clock = [first]
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(queue_memory.time, "monotonic", lambda: clock[0])
     take(claimer)
-    clock[0] = first + 0.6 * cursor.CURSOR_SECONDS
+    clock[0] = first + 0.6 * queue_memory.CURSOR_SECONDS
     take(claimer)
     late = make_job()
     set_columns(late, run_at="2020-01-01T00:00:00Z")
-    clock[0] = first + 1.1 * cursor.CURSOR_SECONDS
+    clock[0] = first + 1.1 * queue_memory.CURSOR_SECONDS
     assert take(claimer)[0] == late
 
 
@@ -187,8 +187,8 @@ def test_levels_of_delayed_jobs_are_not_looked_at_for_every_batch(claimer):
 def test_a_delayed_job_above_that_became_due_is_found_after_a_tenth_of_a_second(claimer, monkeypatch):
     due = Job.objects.get(priority=8)
     set_columns(due.pk, run_at="2020-01-01T00:00:00Z")
-    later = cursor.time.monotonic() + cursor.WALK_SECONDS
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: later)
+    later = queue_memory.time.monotonic() + queue_memory.WALK_SECONDS
+    monkeypatch.setattr(queue_memory.time, "monotonic", lambda: later)
     assert follow(claimer)[0] == due.pk
 
 

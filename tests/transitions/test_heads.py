@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.transitions.claiming import candidates, heads
+from jobqueue.transitions.claiming import candidates, queue_memory
 from jobqueue.worker.shared.queue_choice import parse
 from tests.clocks import Clock
 from tests.factories import make_due, make_job
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 def clock(monkeypatch):
     """The poller's clock: it goes on by the seconds that each look takes."""
     made = Clock()
-    monkeypatch.setattr(heads.time, "monotonic", made)
+    monkeypatch.setattr(queue_memory.time, "monotonic", made)
     return made
 
 

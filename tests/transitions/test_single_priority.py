@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.models import Job
-from jobqueue.transitions.claiming import candidates, cursor
+from jobqueue.transitions.claiming import candidates, queue_memory
 from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import make_job
 from tests.marks import committed
@@ -18,8 +18,8 @@ pytestmark = committed
 @pytest.fixture
 def clock(monkeypatch):
     """The claimer's time, in a list of one."""
-    now = [cursor.time.monotonic()]
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: now[0])
+    now = [queue_memory.time.monotonic()]
+    monkeypatch.setattr(queue_memory.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.worker.child import demand as demands
-from jobqueue.worker.child.demand import Demand
+from jobqueue.worker.child import fetcher
+from jobqueue.worker.child.fetcher import Demand
 
 
 @pytest.fixture(autouse=True)
 def looked(monkeypatch):
     """No second look before the test has ended."""
-    monkeypatch.setattr(demands, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(fetcher, "TRY_SECONDS", 60.0)
 
 
 def test_an_unknown_queue_is_asked_for_what_the_threads_can_take():
@@ -97,7 +97,7 @@ def test_jobs_that_run_alone_take_a_thread_each():
 
 
 def test_a_queue_with_long_payloads_is_asked_for_what_fits_together(monkeypatch):
-    monkeypatch.setattr(demands, "HELD_CHARS", 1000)
+    monkeypatch.setattr(fetcher, "HELD_CHARS", 1000)
     demand = Demand()
     demand.brought("q", sync=4, coroutines=0, longest=100)
     assert demand.ask("q", room=50, places=0, free=4) == 10
@@ -110,7 +110,7 @@ def test_a_queue_with_long_payloads_is_asked_for_what_fits_together(monkeypatch)
 
 
 def test_a_batch_of_long_payloads_is_smaller(monkeypatch):
-    monkeypatch.setattr(demands, "HELD_CHARS", 1000)
+    monkeypatch.setattr(fetcher, "HELD_CHARS", 1000)
     demand = Demand()
     demand.brought("q", sync=4, coroutines=0, longest=100)
     assert demand.ask("q", room=2, places=0, batch=100, free=1) == 10

@@ -4,10 +4,10 @@ import pytest
 from django.db import InternalError, OperationalError, ProgrammingError
 
 from jobqueue.db.dialect import Fault
-from jobqueue.db.mariadb.dialect import MariaDB
-from jobqueue.db.mysql.dialect import MySQL
-from jobqueue.db.postgresql.dialect import PostgreSQL
-from jobqueue.db.sqlite.dialect import SQLite
+from jobqueue.db.mariadb.features import MariaDB
+from jobqueue.db.mysql.features import MySQL
+from jobqueue.db.postgresql.features import PostgreSQL
+from jobqueue.db.sqlite.features import SQLite
 from tests.marks import finding
 
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from jobqueue.worker.shared import host
-from jobqueue.worker.shared.host import Resource, descriptors, disk, memory, short_of
+from jobqueue.worker.monitor import troubles
+from jobqueue.worker.monitor.troubles import Resource, descriptors, disk, memory, short_of
 
 MB = 2**20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
@@ -70,8 +70,8 @@ def test_without_proc_nothing_is_found(tmp_path):
 def test_broken_files_are_no_error(proc, tmp_path, monkeypatch):
     write(proc / "self/cgroup", "nonsense\n0::\n")
     write(proc / "sys/fs/file-nr", "a b c\n")
-    monkeypatch.setattr(host, "memory", lambda: memory(proc, tmp_path))
-    monkeypatch.setattr(host, "descriptors", lambda pid: descriptors(pid, proc))
+    monkeypatch.setattr(troubles, "memory", lambda: memory(proc, tmp_path))
+    monkeypatch.setattr(troubles, "descriptors", lambda pid: descriptors(pid, proc))
     assert short_of(1) == {}
 
 

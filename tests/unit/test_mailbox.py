@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jobqueue.worker.run.mailbox import Mailbox
+from jobqueue.worker.run.pool import Mailbox
 from tests.patience import patient
 
 #: the end of which no test sees

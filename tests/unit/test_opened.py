@@ -5,19 +5,18 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.worker.child import opened
-from jobqueue.worker.child.fetcher import Fetcher
+from jobqueue.worker.child import fetcher
+from jobqueue.worker.child.fetcher import Fetcher, OpenedJobs
 from jobqueue.worker.child.loop import FULL_SECONDS, Loop
-from jobqueue.worker.child.opened import OpenedJobs
-from jobqueue.worker.child.parked import UnknownTasks
-from jobqueue.worker.run.waiting import Accepted
+from jobqueue.worker.child.unknown_tasks import UnknownTasks
+from jobqueue.worker.run.pool import Accepted
 from tests.marks import finding
 
 
 @pytest.fixture
 def clock(monkeypatch):
     at = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(opened, "time", SimpleNamespace(monotonic=lambda: at.now))
+    monkeypatch.setattr(fetcher, "time", SimpleNamespace(monotonic=lambda: at.now))
     return at
 
 
@@ -37,8 +36,8 @@ def test_the_next_ones_wait_a_little(clock):
     jobs.take(4)
     jobs.add({"a": 1})
     assert jobs.take(4) == {}
-    assert jobs.wait_seconds == pytest.approx(opened.BETWEEN_SECONDS)
-    clock.now += opened.BETWEEN_SECONDS
+    assert jobs.wait_seconds == pytest.approx(fetcher.OPENED_SECONDS)
+    clock.now += fetcher.OPENED_SECONDS
     assert jobs.take(4) == {"a": 1}
 
 
@@ -111,7 +110,7 @@ def test_opened_jobs_that_a_claim_has_left_are_asked_for_again(clock):
     hands.fetcher._claim_from = lambda head, most, room, places: Accepted(1, 0, [], 1, 0)
     hands.fetcher.opened.add({"b": 3})
     assert hands.fetcher.claim() == 1
-    clock.now += opened.BETWEEN_SECONDS
+    clock.now += fetcher.OPENED_SECONDS
     assert hands.fetcher.opened.take(4) == {"b": 2}
 
 
@@ -137,4 +136,4 @@ def test_the_loop_wakes_for_opened_jobs_and_looks_at_them_in_time():
     assert loop._pause(None) == 0.0
     loop.fetcher.opened.take(1)
     loop.opened({"q": 1})
-    assert 0.0 < loop._pause(None) <= opened.BETWEEN_SECONDS
+    assert 0.0 < loop._pause(None) <= fetcher.OPENED_SECONDS

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobqueue.transitions.claiming import cursor
+from jobqueue.transitions.claiming import queue_memory
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import CURSOR_SECONDS, NO_CURSOR, ScanCursor
+from jobqueue.transitions.claiming.queue_memory import CURSOR_SECONDS, NO_CURSOR, ScanCursor
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = Head("q", 9, all_due=False)
@@ -15,7 +15,7 @@ HEAD = Head("q", 9, all_due=False)
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(cursor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(queue_memory.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.worker.child import settler
-from jobqueue.worker.run.mailbox import Mailbox
+from jobqueue.worker.run.pool import Mailbox
 from tests.patience import wait_until
 
 

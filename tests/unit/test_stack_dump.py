@@ -11,8 +11,8 @@ from tests.patience import wait_until
 
 BUSY = """
 import json, threading, time
-from jobqueue.worker.shared import stack_dump
-stack_dump.print_at_sigquit()
+from jobqueue.worker.shared.processes import print_at_sigquit
+print_at_sigquit()
 def deep(n):
     return n and deep(n - 1)
 def busy():
@@ -29,8 +29,8 @@ time.sleep(600)
 
 IN_C = """
 import sqlite3
-from jobqueue.worker.shared import stack_dump
-stack_dump.print_at_sigquit()
+from jobqueue.worker.shared.processes import print_at_sigquit
+print_at_sigquit()
 def waits_in_c():
     counting = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c"
     sqlite3.connect(":memory:").execute(counting)

@@ -5,8 +5,8 @@ import sys
 import threading
 
 from jobqueue.worker.run import stacks
-from jobqueue.worker.run.frames import FRAMES_MAX, Files, of_thread
-from jobqueue.worker.shared.stack_requests import ANSWER_BYTES, StackMemory, StackRequests
+from jobqueue.worker.run.stacks import FRAMES_MAX, Files, of_thread
+from jobqueue.worker.shared.scoreboard import ANSWER_BYTES, StackMemory, StackRequests
 from tests.patience import wait_until
 
 SECRET = "4f9c-the-card-number"

@@ -7,9 +7,9 @@ import pytest
 
 from jobqueue import handler
 from jobqueue.tasks import registry
-from jobqueue.worker.run import untold
+from jobqueue.worker.run import pool
+from jobqueue.worker.run.attempt import outages_of
 from jobqueue.worker.run.pool import Pool
-from jobqueue.worker.run.untold import outages_of
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.patience import patient, wait_until
 from tests.unit.test_not_started import leased
@@ -33,7 +33,7 @@ class Hands:
 
     def waits(self):
         """Return when the thread waits with its next job."""
-        wait_until(lambda: self.pool.untold._told._waiters)
+        wait_until(lambda: self.pool.unrecorded._changed._waiters)
 
     def take(self, **services):
         """Take jobs 1, 2 and so on, which need these services; "none" needs none."""
@@ -66,7 +66,7 @@ def test_the_next_job_of_the_service_waits_until_the_breaker_is_told(hands):
     first = ended(hands.pool, 1)
     hands.waits()
     assert hands.ran == [1]
-    hands.pool.untold.told(outages_of(first))
+    hands.pool.unrecorded.recorded(outages_of(first))
     ended(hands.pool, 1)
     assert hands.ran == [1, 2]
 
@@ -93,17 +93,17 @@ def test_what_is_told_of_one_failure_is_not_told_of_the_next(hands):
     hands.take(a="stripe", b="stripe", c="stripe")
     hands.go_on.set()
     first = ended(hands.pool, 1)
-    hands.pool.untold.told(outages_of(first))
+    hands.pool.unrecorded.recorded(outages_of(first))
     second = ended(hands.pool, 1)
     hands.waits()
     assert hands.ran == [1, 2]
-    hands.pool.untold.told(outages_of(second))
+    hands.pool.unrecorded.recorded(outages_of(second))
     ended(hands.pool, 1)
     assert hands.ran == [1, 2, 3]
 
 
 def test_nothing_waits_for_ever_if_the_breaker_cannot_be_told(hands, monkeypatch):
-    monkeypatch.setattr(untold, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "RECORD_SECONDS", 0.05)
     hands.errors[1] = ERRORS["down"]
     hands.take(a="stripe", b="stripe")
     hands.go_on.set()

@@ -2,7 +2,7 @@
 
 import threading
 
-from jobqueue.worker.run.waiting import Call, Waiting
+from jobqueue.worker.run.pool import Call, CallQueue
 from tests.patience import patient
 from tests.unit.test_not_started import leased
 
@@ -12,7 +12,7 @@ def call(number, slot=None):
 
 
 def filled(*calls):
-    waiting = Waiting()
+    waiting = CallQueue()
     for one in calls:
         waiting.add(one)
     return waiting
@@ -36,7 +36,7 @@ def test_those_without_a_slot_are_taken_back_first_and_the_newest_of_each_kind()
 
 
 def test_threads_and_the_claimer_get_each_call_once():
-    waiting, count, threads = Waiting(), 2000, 4
+    waiting, count, threads = CallQueue(), 2000, 4
     got: list[int] = []
 
     def take():

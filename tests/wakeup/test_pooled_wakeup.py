@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from jobqueue.exceptions import NotSupported
-from jobqueue.wakeup.postgres import PostgresNotifier
+from jobqueue.wakeup.notifiers import PostgresNotifier
 from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes

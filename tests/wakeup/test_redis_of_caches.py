@@ -13,7 +13,7 @@ from jobqueue import checks, wakeup
 from jobqueue.exceptions import WrongSettings
 from jobqueue.locks import redis_lock
 from jobqueue.locks.redis import PREFIX
-from jobqueue.wakeup import redis as redis_notifier
+from jobqueue.wakeup import notifiers as redis_notifier
 from jobqueue.wakeup.redis_client import connect
 from tests.patience import patient
 from tests.settings import VENDOR

@@ -11,8 +11,8 @@ from redis import Redis
 from jobqueue import enqueue, enqueue_many, wakeup
 from jobqueue.exceptions import PayloadError
 from jobqueue.transitions import cancel, release_held, retry
-from jobqueue.wakeup import redis as redis_notifier
-from jobqueue.wakeup.redis import PAUSE_SECONDS
+from jobqueue.wakeup import notifiers as redis_notifier
+from jobqueue.wakeup.notifiers import PAUSE_SECONDS
 from tests import memories
 from tests.app import tasks
 from tests.factories import claim_one, make_in_state, make_job, state, undone

@@ -10,10 +10,9 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from jobqueue.worker.child.retry_budget import RetryBudget
-from jobqueue.worker.child.retry_limit import RetryLimit
+from jobqueue.worker.child.retry_budget import RetryBudget, RetryLimit
 from jobqueue.worker.run.attempt import Ending, Outcome
-from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
+from jobqueue.worker.shared.counters import RetryCounts, RetryMemory
 from tests.clocks import Clock
 
 DOWN = ConnectionRefusedError("refused")

@@ -284,7 +284,7 @@ def test_a_lease_that_was_lost_meanwhile_harms_no_other():
 
 
 def test_a_job_is_asked_to_cancel_and_the_others_go_on(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.child.endings.LOCKED_SECONDS", 500)
+    monkeypatch.setattr("jobqueue.worker.child.outcomes.LOCKED_SECONDS", 500)
     ids = make_jobs(3)
 
     @handler("q", batch=10)

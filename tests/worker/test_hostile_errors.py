@@ -13,9 +13,9 @@ from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.retry_budget import RetryBudget
 from jobqueue.worker.run.perform import Run, perform
+from jobqueue.worker.run.pool import UnrecordedFailures
 from jobqueue.worker.run.timeouts import Watch
-from jobqueue.worker.run.untold import Untold
-from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
+from jobqueue.worker.shared.counters import RetryCounts, RetryMemory
 from jobqueue.worker.shared.scoreboard import LeaseSlot, ProcessSlot
 from tests.factories import job, make_jobs, set_columns, state
 from tests.failures.test_chains import HOSTILE, trap
@@ -44,7 +44,9 @@ def settled(leases):
     RetryBudget(counts, [counts], "w").ended(outcomes)
     for outcome in outcomes:
         outcome.dependency = "service"
-    Breakers(ProcessSlot(), SimpleNamespace(untold=Untold()), "default", nullcontext(), nullcontext).ended(outcomes)
+    Breakers(
+        ProcessSlot(), SimpleNamespace(unrecorded=UnrecordedFailures()), "default", nullcontext(), nullcontext
+    ).ended(outcomes)
     for outcome in outcomes:
         outcome.note_on(LeaseSlot())
     assert settle(outcomes, SimpleNamespace(finished=0, failed=0, lost=0, snoozed=0, discarded=0)) == []

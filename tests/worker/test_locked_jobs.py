@@ -15,7 +15,7 @@ from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim
-from jobqueue.worker.child import parked
+from jobqueue.worker.child import unknown_tasks
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Ending
 from tests.clocks import Clock
@@ -46,7 +46,7 @@ def run_one():
 
 
 def test_it_is_ready_again_after_some_seconds_with_its_attempts_and_the_reason(monkeypatch):
-    monkeypatch.setattr("jobqueue.worker.child.endings.LOCKED_SECONDS", 500)
+    monkeypatch.setattr("jobqueue.worker.child.outcomes.LOCKED_SECONDS", 500)
     job_id = int(report.enqueue().id)
     with lease_lock("report", 60):
         assert run_one() is Ending.PARKED
@@ -88,7 +88,7 @@ def test_a_job_that_meets_its_own_lock_fails_and_uses_its_attempts():
 @finding("L20")
 def test_a_job_that_does_not_get_its_lock_for_long_is_told_of_and_not_at_each_try(monkeypatch, caplog):
     clock = [1000.0]
-    monkeypatch.setattr("jobqueue.worker.child.parked.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("jobqueue.worker.child.outcomes.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     job_id = int(report.enqueue().id)
     with lease_lock("report", 3600), caplog.at_level(logging.WARNING, "jobqueue.worker"):
         for _ in range(13):
@@ -156,7 +156,7 @@ def test_jobs_that_only_other_workers_know_stay_due_for_them_and_their_queue_is_
     others = [make_job("q", task="other.project.task"), make_job("q")]
     newer = make_job("q", task=PATH, payload={"args": [], "kwargs": {}, "version": 7})
     clock = Clock()
-    unknown = parked.UnknownTasks(clock=clock)
+    unknown = unknown_tasks.UnknownTasks(clock=clock)
     leases = claim("q", 10, worker="w")
     known, left = unknown.sift(leases)
     assert [lease.job_id for lease in known] == [ran]
@@ -166,23 +166,23 @@ def test_jobs_that_only_other_workers_know_stay_due_for_them_and_their_queue_is_
     assert unknown.sift(left) == ([], left)
     assert unknown.leaves("q")
     assert not unknown.leaves("another")
-    clock.now += 2 * parked.LOOK_SECONDS
+    clock.now += 2 * unknown_tasks.LOOK_SECONDS
     assert not unknown.leaves("q")
 
 
 def test_a_job_that_no_worker_has_taken_for_seconds_is_put_back_so_that_those_behind_it_can_run():
     old = make_job("q", task="other.project.task")
-    set_columns(old, run_at=UtcNowPlus(-2 * parked.LEFT_SECONDS))
+    set_columns(old, run_at=UtcNowPlus(-2 * unknown_tasks.LEFT_SECONDS))
     leases = claim("q", 10, worker="w")
-    assert parked.UnknownTasks().sift(leases) == (leases, [])
+    assert unknown_tasks.UnknownTasks().sift(leases) == (leases, [])
 
 
 def test_few_young_jobs_are_put_back_for_seconds_and_many_or_old_ones_for_a_minute(monkeypatch):
-    monkeypatch.setattr(parked, "_parks", deque())
+    monkeypatch.setattr(unknown_tasks, "_snoozed_at", deque())
     make_job("q", task="other.project.task")
     (lease,) = claim("q", 10, worker="w")
-    seconds = [parked.unknown_seconds(lease) for _ in range(2000)]
-    assert (seconds[0] < 11, seconds == sorted(seconds), seconds[-1]) == (True, True, parked.UNKNOWN_MAX_SECONDS)
-    parked._parks.clear()
+    seconds = [unknown_tasks.snooze_seconds(lease) for _ in range(2000)]
+    assert (seconds[0] < 11, seconds == sorted(seconds), seconds[-1]) == (True, True, unknown_tasks.UNKNOWN_MAX_SECONDS)
+    unknown_tasks._snoozed_at.clear()
     old = lease._replace(created_at=lease.created_at - timedelta(hours=1))
-    assert parked.unknown_seconds(old) == parked.UNKNOWN_MAX_SECONDS
+    assert unknown_tasks.snooze_seconds(old) == unknown_tasks.UNKNOWN_MAX_SECONDS

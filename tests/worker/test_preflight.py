@@ -64,7 +64,7 @@ def test_a_missing_index_is_a_configuration_error(caplog):
     ],
 )
 def test_drivers_of_postgresql_whose_errors_are_not_known_are_refused(name, version, code):
-    from jobqueue.db.postgresql.session import driver_problem
+    from jobqueue.db.postgresql.features import driver_problem
 
     problem = driver_problem(types.SimpleNamespace(__name__=name, __version__=version))
     assert (problem and problem.code) == code

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 from django.db import Error, OperationalError
 
-from jobqueue.db import opening, redone
+from jobqueue.db import retry, sessions
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.redone import Refusal
-from jobqueue.db.retry import retry_transient
+from jobqueue.db.retry import Refusal, retry_transient
 from jobqueue.worker.run import attempt
 from tests.app import tasks
 from tests.factories import claim_one, run_lease
@@ -46,8 +45,8 @@ def wrapped():
 def counted(monkeypatch):
     """Refusals, and how often no connection was opened, as the observers of a child see them."""
     found = SimpleNamespace(refusals=[], openings=Counter())
-    monkeypatch.setattr(redone, "_observers", [found.refusals.append])
-    monkeypatch.setattr(opening, "_observers", [lambda one: found.openings.update(refused=one.refused)])
+    monkeypatch.setattr(retry, "_observers", [found.refusals.append])
+    monkeypatch.setattr(sessions, "_observers", [lambda one: found.openings.update(refused=one.refused)])
     return found
 
 

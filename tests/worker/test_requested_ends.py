@@ -13,7 +13,7 @@ from jobqueue.exceptions import BatchErrors, Discard, InvalidType, InvalidValue,
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import attempt_ended
 from jobqueue.transitions import ack, cancel, claim, fail, retry, snooze
-from jobqueue.transitions.snoozing import discard_run, snooze_run
+from jobqueue.transitions.releasing import discard_run, snooze_run
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.monitor.recovery import _end_as_requested
 from jobqueue.worker.run.batch import calls_of

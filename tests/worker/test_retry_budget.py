@@ -18,12 +18,11 @@ from jobqueue.models import Job, Worker
 from jobqueue.signals import RunOutcome
 from jobqueue.transitions import claim, retry
 from jobqueue.worker.child.outcomes import settle
-from jobqueue.worker.child.retry_budget import DeliveryCounts, RetryBudget
-from jobqueue.worker.child.retry_limit import LOOK_HIGH_SECONDS, WINDOW_SECONDS, RetryLimit
+from jobqueue.worker.child.retry_budget import LOOK_HIGH_SECONDS, WINDOW_SECONDS, RetryBudget, RetryLimit
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.run.attempt import Ending
-from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory, totals
+from jobqueue.worker.shared.counters import RetryCounts, RetryMemory, retry_totals
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.clocks import Clock
 from tests.factories import job, make_due, make_job, run_lease, seconds_from_now
@@ -179,17 +178,17 @@ def test_a_job_that_fails_its_own_lease_is_no_success_of_the_dependency():
     own.settled = RunOutcome.OK
     budget.ended([own] * 20)
     assert len(budget.sift(waiting)[0]) == 20
-    assert totals(counts)[0].retries == 40
+    assert retry_totals(counts)[0].retries == 40
 
 
 def test_any_number_of_names_takes_bounded_memory():
-    (budget,), _, clock = workers()
+    (budget,), (counts,), clock = workers()
     budget.ended([ran(DOWN, dependency="stripe") for _ in range(100)])
     for number in range(2000):
         budget.ended([ran(dependency=f"dependency-{number}", task=f"app.task_{number}")])
         clock.go(1)
     assert len(budget._limits) <= 100
-    assert len(budget._runs) <= 1000
+    assert len(counts._runs) <= 1000
     assert budget.sift([lease(2, dependency="stripe") for _ in range(9)])[1], "the one that fails is kept"
 
 
@@ -230,14 +229,14 @@ def test_other_dependencies_are_not_held():
 def test_a_run_of_a_task_that_never_failed_and_has_no_dependency_is_not_counted():
     (budget,), counts, _ = workers()
     budget.ended([ran(dependency=None)])
-    assert totals(counts) == []
+    assert retry_totals(counts) == []
 
 
 def test_runs_are_summed_over_processes_and_continue_after_a_process():
     budgets, counts, clock = workers(2)
     for budget in (*budgets, RetryBudget(counts[0], counts, "w", clock=clock)):
         budget.ended([ran(DOWN), ran(None, 2)])
-    (total,) = totals(counts)
+    (total,) = retry_totals(counts)
     assert (total.dependency, total.task, total.first_runs, total.retries) == ("stripe", "app.pay", 3, 3)
     assert total.amplification == 2
 
@@ -246,7 +245,7 @@ def test_more_tasks_than_there_is_room_for_are_counted_together():
     (budget,), counts, _ = workers()
     for number in range(100):
         budget.ended([ran(DOWN, task=f"app.t{number}")])
-    found = totals(counts)
+    found = retry_totals(counts)
     assert len(found) == 64
     assert [total.first_runs for total in found if total.task == "other"] == [37]
 
@@ -271,7 +270,7 @@ def test_a_job_that_tries_three_times_inside_three_attempts_is_reported_as_nine(
     (budget,), counts, _ = workers()
     for attempt in (1, 2, 3):
         budget.ended([ran(raised(three_tries), attempt, max_attempts=3)])
-    (total,) = totals(counts)
+    (total,) = retry_totals(counts)
     assert (total.first_runs, total.retries, total.calls, total.amplification) == (1, 2, 9, 9)
     (record,) = [record for record in caplog.records if record.name == "jobqueue.worker"]
     assert record.getMessage() == (
@@ -295,10 +294,9 @@ def test_metrics_show_the_amplification_of_a_task():
 
 def test_deliveries_of_events_are_counted_from_the_first_repeated_one_on():
     counts = RetryCounts(RetryMemory())
-    delivered = DeliveryCounts(counts)
     for topic, attempt in [("calm", 1), ("paid", 1), ("paid", 2), ("paid", 3), ("paid", 1)]:
-        delivered(topic, attempt)
-    (total,) = totals([counts])
+        counts.delivered(topic, attempt)
+    (total,) = retry_totals([counts])
     assert (total.task, total.first_runs, total.retries, total.calls) == ("outbox paid", 2, 2, 4)
     assert total.amplification == 2
 
@@ -306,7 +304,7 @@ def test_deliveries_of_events_are_counted_from_the_first_repeated_one_on():
 def test_after_a_restart_the_retries_of_earlier_jobs_are_not_an_amplification():
     (budget,), counts, _ = workers()
     budget.ended([ran(DOWN, attempt) for attempt in range(2, 12)])
-    assert totals(counts)[0].amplification == 1
+    assert retry_totals(counts)[0].amplification == 1
 
 
 def test_only_one_process_of_a_worker_reports_nested_retries(caplog):
@@ -392,7 +390,7 @@ def test_a_retry_over_the_budget_waits_keeps_its_attempts_and_runs_later(stripe)
     make_due(job_id)
     settled(budget)
     assert job(job_id).status == Job.Status.DONE
-    assert totals(counts)[-1].held >= 1
+    assert retry_totals(counts)[-1].held >= 1
 
 
 @committed

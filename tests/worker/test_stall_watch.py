@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.explain import explain_queue, slowness
+from jobqueue.explain import database, explain_queue
 from jobqueue.flow import pause, set_limit
 from jobqueue.maintenance import worker_rows
 from jobqueue.worker.monitor import stall_watch
@@ -102,8 +102,8 @@ def test_through_a_slow_network_all_causes_are_looked_at(watched, passes, caplog
     set_limit("q", concurrency=1)
     claim_one(worker="w")
     late()
-    monkeypatch.setattr(slowness, "ROUND_TRIP_SECONDS", 0.0)
-    monkeypatch.setattr(slowness, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(database, "ROUND_TRIP_SECONDS", 0.0)
+    monkeypatch.setattr(database, "ANSWER_SECONDS", 0.0)
     assert explain_queue("q", all_causes=True)[0].code == "slot"
     assert explain_queue("q")[0].code == "database_slow"
     assert looks(watched, passes, caplog, 10) == [], "the limit lets nothing start, as somebody has meant it"

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue, enqueue_many
 from jobqueue.maintenance import worker_rows
 from jobqueue.transitions import ack, claim
-from jobqueue.worker.monitor import unserved
+from jobqueue.worker.monitor import preflight as checks
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.shared.queue_choice import parse
 from jobqueue.worker.shared.worker_options import Options
@@ -25,7 +25,7 @@ def warned(caplog, *words):
     """What a worker with these words on its command line warns of."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        unserved.warn(options(*words))
+        checks.warn_unserved(options(*words))
     return [record.getMessage() for record in caplog.records]
 
 
@@ -84,14 +84,14 @@ def test_jobs_that_have_ended_or_are_held_by_a_worker_do_not_wait(caplog):
 
 
 def test_only_a_bounded_number_of_jobs_is_counted_in_a_few_queues(caplog, monkeypatch):
-    monkeypatch.setattr(unserved, "COUNT_MAX", 3)
+    monkeypatch.setattr(checks, "COUNT_MAX", 3)
     for number in range(8):
         enqueue_many(f"q{number}", list(range(number + 1)))
     with CaptureQueriesContext(connection) as seen:
         (text,) = warned(caplog, "mail")
     assert "q0 (1), q1 (2), q2 (3), q3 (3+), q4 (3+) and 3 other queues." in text
-    assert len(seen) == 2 + unserved.NAMES_MAX
-    assert sum("LIMIT 4" in query["sql"] for query in seen) == unserved.NAMES_MAX
+    assert len(seen) == 2 + checks.NAMES_MAX
+    assert sum("LIMIT 4" in query["sql"] for query in seen) == checks.NAMES_MAX
 
 
 def test_a_worker_looks_before_it_starts(caplog):

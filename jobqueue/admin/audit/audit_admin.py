@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db import Error
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -21,10 +21,9 @@ from jobqueue.admin.audit.recording import stop as stop_event
 from jobqueue.admin.audit.single_verbs import records
 from jobqueue.admin.audit.words import filter_words, matched_words
 from jobqueue.admin.page.addresses import page_address
-from jobqueue.admin.page.apply import ACTION_MAX, only_the_first
 from jobqueue.admin.page.formatting import NOTHING, badge, moment_of, name_of, number, plain, relative
 from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.admin.page.verb_admin import stop_each
 from jobqueue.models import AuditEvent
 
 if TYPE_CHECKING:
@@ -42,20 +41,11 @@ _BADGES = {"waiting": "ready", "running": "running", "done": "done", "stopped": 
 @admin.action(description=_("Stop (no more jobs are changed by it)"), permissions=["stop"])
 def stop(model_admin: AuditEventAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End bulk actions that are under way, of verbs that this user may apply."""
-    stopped = 0
-    # One more than is used shows whether there are more.
-    chosen = list(queryset.order_by("pk")[: ACTION_MAX + 1])
-    try:
-        for event in chosen[:ACTION_MAX]:
-            assert isinstance(event, AuditEvent)
-            stopped += stop_event(request, event)
-    except (Error, DatabaseBusy):
-        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
-        model_admin.message_user(request, text, messages.ERROR)
-    text = ngettext("%(n)d bulk action was stopped.", "%(n)d bulk actions were stopped.", stopped) % {"n": stopped}
-    if len(chosen) > ACTION_MAX:
-        text += " " + only_the_first()
-    model_admin.message_user(request, text, messages.SUCCESS if stopped else messages.WARNING)
+
+    def told(stopped: int) -> str:
+        return ngettext("%(n)d bulk action was stopped.", "%(n)d bulk actions were stopped.", stopped) % {"n": stopped}
+
+    stop_each(model_admin, request, queryset, partial(stop_event, request), told)
 
 
 @admin.register(AuditEvent)

@@ -20,10 +20,8 @@ from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
 from jobqueue.admin.jobs.filters import SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
-from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import job_link, number, plain, short_task
-from jobqueue.bulk_verbs.filtering import VERB_STATES
-from jobqueue.bulk_verbs.preview import Preview, preview
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
@@ -31,6 +29,8 @@ from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
 from jobqueue.models.states import state_of
+from jobqueue.runs.preview import Preview, preview
+from jobqueue.runs.verbs import VERB_STATES
 
 FIRST_SHOWN = 10
 

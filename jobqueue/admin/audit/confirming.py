@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext
 
-from jobqueue.bulk_verbs.preview import Preview
+from jobqueue.runs.preview import Preview
 
 #: up to this number of jobs a button is enough; for more, the user types the number
 BUTTON_MAX = 1000

@@ -8,9 +8,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.utils.translation import gettext
 
-from jobqueue.admin.page.cells import Column, Table, table_of
 from jobqueue.admin.page.formatting import NOTHING, job_link, plain, stamp
 from jobqueue.admin.page.history import NAME_CHARS
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.models import Job
 
 #: entries of one read, and reads of one page

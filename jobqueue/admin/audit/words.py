@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.jobs.ages import AGES
+from jobqueue.admin.jobs.filters import AGES
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.formatting import number, plain
-from jobqueue.bulk_verbs.preview import MATCHED_MAX
 from jobqueue.models import AuditEvent
+from jobqueue.runs.preview import MATCHED_MAX
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
-from django.db import Error
+from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -18,15 +17,14 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import dead_letters
 from jobqueue.admin.dead_letters.failure_table import rows_of
 from jobqueue.admin.dead_letters.redrive_page import log_stop, may_redrive, new_redrive
-from jobqueue.admin.page.apply import ACTION_MAX, only_the_first
 from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, plain, relative
 from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
+from jobqueue.admin.page.verb_admin import stop_each
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.dead_letters.filtering import Filter
 from jobqueue.dead_letters.listing import groups_of, newest_rows
-from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Redrive
+from jobqueue.runs.job_filter import DeadFilter
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -41,21 +39,17 @@ _BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped
 @admin.action(description=_("Stop (no more jobs are retried by it)"), permissions=["redrive"])
 def stop(model_admin: RedriveAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End redrives that are under way."""
-    using, stopped = load().database, 0
-    # One more than is used shows whether there are more.
-    chosen = list(queryset.order_by("pk").values_list("pk", flat=True)[: ACTION_MAX + 1])
-    try:
-        for run_id in chosen[:ACTION_MAX]:
-            if dead_letters.stop(run_id, using=using):
-                stopped += 1
-                log_stop(request, run_id)
-    except (Error, DatabaseBusy):
-        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
-        model_admin.message_user(request, text, messages.ERROR)
-    text = ngettext("%(n)d redrive was stopped.", "%(n)d redrives were stopped.", stopped) % {"n": stopped}
-    if len(chosen) > ACTION_MAX:
-        text += " " + only_the_first()
-    model_admin.message_user(request, text, messages.SUCCESS if stopped else messages.WARNING)
+
+    def stop_one(run: Redrive) -> bool:
+        stopped = dead_letters.stop(run.pk, using=load().database)
+        if stopped:
+            log_stop(request, run.pk)
+        return stopped
+
+    def told(stopped: int) -> str:
+        return ngettext("%(n)d redrive was stopped.", "%(n)d redrives were stopped.", stopped) % {"n": stopped}
+
+    stop_each(model_admin, request, queryset.only("pk"), stop_one, told)
 
 
 @admin.register(Redrive)
@@ -98,7 +92,7 @@ class RedriveAdmin(ReadOnlyAdmin):
         if request.method == "GET" and request.user.has_perm("jobqueue.view_job"):
             using, new = load().database, may_redrive(request)
             # One more than is shown says whether there are more.
-            rows, are_older = newest_rows(using, Filter(), GROUPED_MAX)
+            rows, are_older = newest_rows(using, DeadFilter(), GROUPED_MAX)
             found = groups_of(rows, using, most=GROUPS_SHOWN + 1)
             own = {
                 "groups": rows_of(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),

@@ -10,11 +10,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.causes import CAUSES
-from jobqueue.dead_letters.filtering import IDS_MAX
 from jobqueue.dead_letters.recording import CANARY_MAX
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue
 from jobqueue.failures import FailureCause
+from jobqueue.validation import IDS_MAX
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -22,12 +22,12 @@ from jobqueue.admin.page.history import log_entry
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters import Redriven, redrive
-from jobqueue.dead_letters.filtering import check_filter
 from jobqueue.dead_letters.listing import Candidate, preview
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import Job, Redrive
+from jobqueue.runs.job_filter import check_dead_filter
 
 GROUPS_SHOWN, FIRST_SHOWN = 20, 10
 #: dead letters that are put into groups
@@ -76,7 +76,7 @@ def _preview(form: RedriveForm, request: HttpRequest) -> dict[str, Any]:
     using = load().database
     chosen, pace = form.chosen(), form.pace()
     try:
-        wanted = check_filter(**{name: value for name, value in chosen.items() if name != "everything"})
+        wanted = check_dead_filter(**{name: value for name, value in chosen.items() if name != "everything"})
         seen = preview(wanted, first=FIRST_SHOWN, grouped=GROUPED_MAX, using=using)
     except (InvalidType, InvalidValue) as error:
         form.add_error(None, str(error))

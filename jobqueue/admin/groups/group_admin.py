@@ -1,38 +1,153 @@
-"""The list of groups and workflows, and the page of one with its verbs."""
+"""The list of groups and workflows, the page of one, and its verbs: seal, cancel, and resume."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.groups.counts import PAGE_MAX, Counts, counts_of
-from jobqueue.admin.groups.group_list import GroupList, GroupStateFilter
-from jobqueue.admin.groups.member_page import member_page
+from jobqueue import groups
+from jobqueue.admin.groups.members import (
+    LIST_MAX,
+    PAGE_MAX,
+    Counts,
+    by_state,
+    counts_of,
+    member_page,
+    progress_bar,
+    progress_words,
+    some,
+)
 from jobqueue.admin.groups.members import State as MemberState
-from jobqueue.admin.groups.members import by_state, some
-from jobqueue.admin.groups.progress import bar, words
-from jobqueue.admin.groups.verbs import NAME_CHARS, cancel, resume, seal
 from jobqueue.admin.groups.workflow import NODES_MAX, graph
-from jobqueue.admin.page.formatting import NOTHING, badge, hint, moment, moment_of, plain, relative, short_task, stacked
-from jobqueue.admin.page.readonly import Facts, NewestFirst
-from jobqueue.admin.page.verb_admin import VerbAdmin, needs
+from jobqueue.admin.page.addresses import id_of
+from jobqueue.admin.page.formatting import (
+    NOTHING,
+    StrOrPromise,
+    ago_of,
+    badge,
+    hint,
+    moment_of,
+    plain,
+    short_task,
+    stacked,
+)
+from jobqueue.admin.page.readonly import COUNT_CAP, ConditionFilter, Facts, NewestFirst, capped
+from jobqueue.admin.page.verb_admin import VerbAdmin, apply, needs
 from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.exceptions import JobQueueError
 from jobqueue.models import JobGroup
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise, WithAnnotations
+    from django_stubs_ext import WithAnnotations
 
     ShownGroup = WithAnnotations[JobGroup, Facts]
+else:
+    ShownGroup = JobGroup
 
 State = JobGroup.State
+LIVE = (State.OPEN, State.SEALED)
+
+
+class GroupStateFilter(ConditionFilter):
+    """Groups that have not ended, and those that have."""
+
+    labels = {"live": _("not ended"), "ended": _("ended")}
+    conditions = {"live": {"state__in": LIVE}, "ended": {"state": State.ENDED}}
+
+
+class GroupList(NewestFirst):
+    """A list with the counts of each group that is shown."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows: Any = list(self.result_list)
+        found = counts_of(rows, load().database, LIST_MAX)
+        for group in rows:
+            group.counts = found[group.pk]
+        self.result_list = rows
+        live = JobGroup.objects.using(load().database).filter(state__in=LIVE).order_by("state", "pk")
+        count = vendor(live.db).force_index(live, "ix_group_state").values("pk")[:COUNT_CAP].count()
+        self.tabs = self.state_tabs(GroupStateFilter, {"live": capped(count)})
+
+
+NAME_CHARS = 120
+#: nodes that the page before a resume names, of those that run at once and of those that wait
+NAMES_MAX = 100
+
+
+_SEALED = ngettext_lazy("%(n)d group was sealed.", "%(n)d groups were sealed.", "n")
+_CANCELED = ngettext_lazy(
+    "%(n)d group was canceled; its running members are asked to stop.",
+    "%(n)d groups were canceled; their running members are asked to stop.",
+    "n",
+)
+
+
+@admin.action(description=_("Seal (it ends with its last member)"), permissions=["cancel"])
+def seal(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Let open groups end."""
+    apply(model_admin, request, queryset, "seal", groups.seal, _SEALED, allowed=("open",))
+
+
+@admin.action(description=_("Cancel (its waiting jobs end, running ones are asked to stop)"), permissions=["cancel"])
+def cancel(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Cancel groups with their members."""
+    apply(model_admin, request, queryset, "cancel", groups.cancel, _CANCELED, allowed=("open", "sealed"))
+
+
+@admin.action(description=_("Resume (nodes that failed or were canceled run again)"), permissions=["retry"])
+def resume(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+    """Show which nodes of one workflow would run again; do it when that was confirmed."""
+    using, ids = load().database, list(queryset.order_by("pk").values_list("pk", flat=True)[:2])
+    if len(ids) != 1:
+        model_admin.message_user(request, gettext("Choose one workflow."), messages.WARNING)
+        return None
+    confirmed = request.POST.get("confirm") == "yes"
+    try:
+        found = groups.resume(ids[0], dry_run=not confirmed, using=using)
+    except JobQueueError as error:
+        model_admin.message_user(request, plain(error), messages.ERROR)
+        return None
+    if not found.runs and not found.waits:
+        text = gettext("No node has failed or was canceled: nothing was changed.")
+        model_admin.message_user(request, text, messages.WARNING)
+        return None
+    if confirmed:
+        model_admin.log_verb(request, [(ids[0], f"resume ({len(found.runs) + len(found.waits)} nodes)")])
+        count = len(found.runs) + len(found.waits)
+        text = ngettext("%(n)d node will run again.", "%(n)d nodes will run again.", count) % {"n": count}
+        model_admin.message_user(request, text, messages.SUCCESS)
+        return None
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "title": gettext("Resume workflow %(id)d") % {"id": ids[0]},
+        "opts": model_admin.opts,
+        "id": ids[0],
+        "runs": _names(found.runs),
+        "waits": _names(found.waits),
+    }
+    return TemplateResponse(request, "admin/jobqueue/resume.html", context)
+
+
+def _names(nodes: Sequence[str]) -> list[str]:
+    """The first NAMES_MAX names, and how many more there are."""
+    shown = [plain(name, NAME_CHARS) for name in nodes[:NAMES_MAX]]
+    more = len(nodes) - len(shown)
+    if more:
+        shown.append(ngettext("and %(n)d more node", "and %(n)d more nodes", more) % {"n": more})
+    return shown
+
+
 LABELS: Mapping[str, StrOrPromise] = {
     "open": _("open"),
     "sealed": _("sealed"),
@@ -61,6 +176,7 @@ class GroupAdmin(VerbAdmin):
     list_display = ("group_name", "kind", "group_state", "progress", "called_back", "begun", "ended")
     list_display_links = ("group_name",)
     list_filter = (GroupStateFilter,)
+    list_class = GroupList
     change_list_template = "admin/jobqueue/group_list.html"
     actions = (seal, cancel, resume)
     search_fields = ("id",)
@@ -75,12 +191,10 @@ class GroupAdmin(VerbAdmin):
     created, sealed = moment_of(JobGroup, "created_at"), moment_of(JobGroup, "sealed_at")
     canceled_when, ended_when = moment_of(JobGroup, "canceled_at"), moment_of(JobGroup, "ended_at")
     has_cancel_permission = needs("cancel_job")
+    begun, ended = ago_of(JobGroup, "created_at", _("created")), ago_of(JobGroup, "ended_at", _("ended"))
 
     class Media:
         css = {"all": ("jobqueue/charts.css", "jobqueue/groups.css")}
-
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
-        return GroupList
 
     def get_urls(self) -> list[URLPattern]:
         """Also the list of the members in one state."""
@@ -101,20 +215,12 @@ class GroupAdmin(VerbAdmin):
             shown.shows_jobs = request.user.has_perm("jobqueue.view_job")
         return found
 
-    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.fieldsets
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
+    def find(self, request: HttpRequest, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """A group by its id, or the newest ones by their exact name."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.isascii() and term.isdigit() and len(term) < 19:
-            return queryset.filter(pk=int(term)), False
+        if (number := id_of(term)) is not None:
+            return rows.filter(pk=number)
         newest = JobGroup.objects.using(load().database).order_by("-pk").values_list("pk", flat=True).first() or 0
-        return queryset.filter(name=term.replace("\x00", ""), pk__gt=newest - SEARCHED), False
+        return rows.filter(name=term.replace("\x00", ""), pk__gt=newest - SEARCHED)
 
     def label_of(self, row: JobGroup) -> str:
         return str(row.name)
@@ -144,7 +250,7 @@ class GroupAdmin(VerbAdmin):
 
     @admin.display(description=_("progress"))
     def progress(self, group: Any) -> str:
-        return stacked(bar(group.counts), words(group.counts))
+        return stacked(progress_bar(group.counts), progress_words(group.counts))
 
     @admin.display(description=_("what happens next"))
     def next(self, group: Any) -> str:
@@ -187,16 +293,6 @@ class GroupAdmin(VerbAdmin):
         is_drawn = group.counts.total <= NODES_MAX
         jobs = some(group, [MemberState.FAILED] if is_drawn else [MemberState.FAILED, MemberState.OUTSTANDING])
         return drawn if jobs == NOTHING else format_html("{}{}", drawn, jobs)
-
-    @admin.display(description=_("created"))
-    def begun(self, group: ShownGroup) -> str:
-        return hint(relative(group.created_at, group.now), moment(group.created_at, group.now))
-
-    @admin.display(description=_("ended"))
-    def ended(self, group: ShownGroup) -> str:
-        if group.ended_at is None:
-            return NOTHING
-        return hint(relative(group.ended_at, group.now), moment(group.ended_at, group.now))
 
 
 def _can_resume(group: JobGroup, counts: Counts) -> bool:

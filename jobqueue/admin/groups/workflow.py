@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import mark_safe
+from django.utils.html import format_html
 from django.utils.translation import gettext
 
-from jobqueue.admin.groups.drawing import Node, draw, legend
-from jobqueue.admin.groups.layout import depths
-from jobqueue.admin.groups.members import BADGES, TABLE, WORDS, look_of
+from jobqueue.admin.groups.drawing import Node, depths, draw, legend
+from jobqueue.admin.groups.members import BADGES, WORDS, look_of
 from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import NOTHING, badge, number, plain
+from jobqueue.admin.page.tables import Column, table_html
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
@@ -75,30 +74,17 @@ def _parents(ids: Sequence[int], using: str) -> dict[int, list[int]]:
 
 def _list(nodes: Sequence[Node], parents: Parents, *, links: bool) -> str:
     names = {node.job_id: plain(node.name, _NAME_CHARS) for node in nodes}
-    body = format_html_join(
-        "",
-        '<tr><th scope="row">{}</th><td>{}</td><td>{}</td></tr>',
+    rows = [
         (
-            (
-                _linked(node.job_id, names[node.job_id], links=links),
-                badge(node.state, str(node.word)),
-                _named(parents.get(node.job_id, ()), names),
-            )
-            for node in nodes
-        ),
-    )
-    titles = (gettext("node"), gettext("state"), gettext("runs after"))
+            _linked(node.job_id, names[node.job_id], links=links),
+            badge(node.state, str(node.word)),
+            _named(parents.get(node.job_id, ()), names),
+        )
+        for node in nodes
+    ]
+    table = table_html((gettext("node"), gettext("state"), gettext("runs after")), rows)
     frame = '<details class="jobqueue-nodes"><summary>{}</summary>{}</details>'
-    return format_html(frame, gettext("The nodes as a table"), _framed(titles, body))
-
-
-def _framed(titles: Sequence[str], body: str, *, figures: bool = False) -> str:
-    """A table. `figures`: all columns but the first are numbers."""
-    kind = mark_safe(' class="jobqueue-number"') if figures else ""
-    head = format_html_join(
-        "", '<th scope="col"{}>{}</th>', ((kind if place else "", title) for place, title in enumerate(titles))
-    )
-    return format_html(TABLE, head, mark_safe(body))
+    return format_html(frame, gettext("The nodes as a table"), table)
 
 
 def _linked(job_id: int, name: str, *, links: bool) -> str:
@@ -125,16 +111,14 @@ def _summary(group_id: int, members: Sequence[tuple[int, int]], using: str) -> s
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for job_id, state in members:
         counts[layers[job_id]][state] += 1
-    body = format_html_join("", "{}", ((_layer(one, counts[one]),) for one in sorted(counts)[:LAYERS_SHOWN]))
     text = gettext("More than %(n)d nodes are not drawn. This is how many nodes of each layer are in which state.")
     said = [text % {"n": NODES_MAX}]
     if len(counts) > LAYERS_SHOWN:
         said.append(gettext("Only the first %(n)d layers are shown.") % {"n": LAYERS_SHOWN})
-    titles = (gettext("layer"), gettext("nodes"), *map(str, WORDS.values()))
-    return format_html('<p class="jobqueue-note">{}</p>{}', " ".join(said), _framed(titles, body, figures=True))
-
-
-def _layer(layer: int, counts: Mapping[int, int]) -> str:
-    figures = (sum(counts.values()), *(counts.get(state, 0) for state in WORDS))
-    cells = format_html_join("", '<td class="jobqueue-number">{}</td>', ((number(figure),) for figure in figures))
-    return format_html('<tr><th scope="row">{}</th>{}</tr>', number(layer + 1), cells)
+    titles = (gettext("nodes"), *map(str, WORDS.values()))
+    rows = [
+        (number(layer + 1), *map(number, (of.total(), *(of[state] for state in WORDS))))
+        for layer, of in sorted(counts.items())[:LAYERS_SHOWN]
+    ]
+    table = table_html((gettext("layer"), *(Column(title, is_number=True) for title in titles)), rows)
+    return format_html('<p class="jobqueue-note">{}</p>{}', " ".join(said), table)

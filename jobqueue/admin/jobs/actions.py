@@ -16,12 +16,11 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue import transitions
 from jobqueue.admin.dead_letters.redrive_form import form_of
 from jobqueue.admin.dead_letters.redrive_page import show
-from jobqueue.admin.page.apply import Changed, apply
-from jobqueue.admin.page.verb_admin import VerbAdmin
+from jobqueue.admin.page.verb_admin import Changed, VerbAdmin, apply
 from jobqueue.conf import load
-from jobqueue.dead_letters.alone import request_alone
-from jobqueue.dead_letters.filtering import IDS_MAX
 from jobqueue.models import Job
+from jobqueue.runs.alone import request_alone
+from jobqueue.validation import IDS_MAX
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models.functions import Right
 from django.utils.translation import gettext
 
+from jobqueue.admin.jobs.states import ShownJob
 from jobqueue.admin.page.causes import CAUSES, REQUESTED
-from jobqueue.admin.page.facts import Fact, facts
 from jobqueue.admin.page.formatting import (
     NOTHING,
     error_note,
@@ -22,12 +22,10 @@ from jobqueue.admin.page.formatting import (
     short_worker,
     span,
 )
+from jobqueue.admin.page.tables import Fact, facts
 from jobqueue.conf import load
 from jobqueue.masking import mask_tail
 from jobqueue.models import JobAttempt
-
-if TYPE_CHECKING:
-    from jobqueue.admin.jobs.states import ShownJob
 
 ATTEMPTS_SHOWN = 50
 #: how many characters of an error and of a log are shown, from their ends; of the newest error more

@@ -7,9 +7,9 @@ from typing import NamedTuple, NoReturn
 
 from django.utils.translation import gettext
 
-from jobqueue.admin.jobs import ages, failures, searching
+from jobqueue.admin.jobs import filters, search
 from jobqueue.admin.page.formatting import number, plain
-from jobqueue.bulk_verbs.filtering import FILTERS, FINGERPRINTS_MAX, IDS_MAX, is_fingerprint
+from jobqueue.runs.job_filter import FILTERS, FINGERPRINTS_MAX, NAMED_MAX, is_fingerprint
 from jobqueue.tasks import registry
 
 #: filters that stand for others, by the moment at which they are read
@@ -37,7 +37,7 @@ def exact(wanted: Mapping[str, str], using: str) -> Exact:
     found = {name: value for name, value in wanted.items() if name in FILTERS}
     try:
         if "task" in found:
-            found["task"] = _task(found["task"], searching.tasks_called(found["task"], registry.names()[0]))
+            found["task"] = _task(found["task"], search.tasks_called(found["task"], registry.names()[0]))
         if "error" in wanted:
             found["fingerprint"] = _fingerprints(wanted["error"], found.get("fingerprint"), using)
         if "age" in wanted:
@@ -64,14 +64,14 @@ def _task(given: str, names: list[str]) -> str:
 
 
 def _fingerprints(error: str, given: str | None, using: str) -> str:
-    marks = failures.fingerprints_of(error, using=using) or ([error] if is_fingerprint(error) else [])
+    marks = filters.fingerprints_of(error, using=using) or ([error] if is_fingerprint(error) else [])
     facts = {"error": plain(error, VALUE_CHARS)}
     if not marks:
         text = gettext(
             "None of the newest %(n)s failures has the error %(error)s. Choose the fingerprint of the failure instead: "
             "it stands on the page of each job that failed."
         )
-        _refuse(text, n=number(failures.ATTEMPTS_MAX), **facts)
+        _refuse(text, n=number(filters.ATTEMPTS_MAX), **facts)
     if given is not None:
         marks = [mark for mark in marks if mark == given]
         if not marks:
@@ -86,9 +86,9 @@ def _fingerprints(error: str, given: str | None, using: str) -> str:
 
 
 def _first_id(age: str, using: str) -> str:
-    if age not in ages.AGES:
+    if age not in filters.AGES:
         _refuse(gettext("No age is called %(age)s. Choose one in the list."), age=plain(age, VALUE_CHARS))
-    first = ages.first_id(age, using=using)
+    first = filters.first_id(age, using=using)
     if not first:
         _refuse(gettext("No job was added in that time. Choose a longer one."))
     return str(first)
@@ -97,7 +97,7 @@ def _first_id(age: str, using: str) -> str:
 def _found_by(text: str, queue: str | None, using: str) -> tuple[str, str]:
     """The filter that a search stands for: its name and its value."""
     warnings: list[str] = []
-    seen = searching.search(text, queue, using=using, warn=warnings.append)
+    seen = search.search(text, queue, using=using, warn=warnings.append)
     if seen.ids is None:
         return "task", _task(text, seen.tasks)
     if seen.is_tag:
@@ -106,9 +106,9 @@ def _found_by(text: str, queue: str | None, using: str) -> tuple[str, str]:
         _refuse("%(warning)s", warning=warnings[0])
     if not seen.ids:
         _refuse(gettext("The search finds no job. Search for an id, a key, a tag or a task, or choose filters."))
-    if not seen.is_whole or len(seen.ids) > IDS_MAX:
+    if not seen.is_whole or len(seen.ids) > NAMED_MAX:
         _refuse(
             gettext("The search stopped at %(n)s jobs, and there may be more. Choose a tag, queue or task instead."),
-            n=number(searching.FOUND_MAX),
+            n=number(search.FOUND_MAX),
         )
     return "job_ids", ",".join(map(str, sorted(seen.ids)))

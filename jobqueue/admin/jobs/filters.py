@@ -1,32 +1,42 @@
-"""The filters of the list of jobs: what an address chooses, and the condition of each of them.
+"""The filters of the list of jobs: what an address chooses, the condition of each, and the fields with their choices.
 
-There is none on the number of attempts: no index has it.
-"""
+There is none on the number of attempts: no index has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from datetime import datetime, timedelta
+from functools import cache, reduce
 from operator import and_
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import messages
+from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import Q
+from django.db import connections
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.jobs import ages, failures, searching
+from jobqueue.admin.jobs import search
 from jobqueue.admin.page.causes import CAUSES
+from jobqueue.admin.page.formatting import StrOrPromise, plain, short_worker
 from jobqueue.conf import load
+from jobqueue.db import vendor
+from jobqueue.db.clock import read_now
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.failures import FailureCause
-from jobqueue.models import Job
+from jobqueue.masking import mask_text
+from jobqueue.models import Job, JobAttempt, JobTag, Worker
 from jobqueue.models.states import STATES, condition_of
+from jobqueue.stats.history import counted_kinds
 from jobqueue.tasks import registry
+from jobqueue.transitions.claiming.candidates import queue_names
 
 SEARCH = "q"
-#: the parameters, in the order in which the page shows them; of `state` it has tabs
-NAMES = ("state", "queue", "task", "tag", "error", "fingerprint", "cause", "worker", "age")
 NOTHING = Q(pk__in=())
 
 
@@ -66,7 +76,10 @@ def chosen(request: HttpRequest) -> dict[str, str]:
 
 
 def selection_of(request: HttpRequest) -> Selection:
-    """What the address of a request chooses, read once for each request; raises as matching()."""
+    """What the address of a request chooses, read once for each request.
+
+    Raises IncorrectLookupParameters for a value that no choice has.
+    """
     found: Selection | None = getattr(request, "jobqueue_selection", None)
     if found is None:
         found = _selection(chosen(request), load().database, lambda text: messages.warning(request, text))
@@ -75,10 +88,10 @@ def selection_of(request: HttpRequest) -> Selection:
 
 
 def _selection(wanted: Mapping[str, str], using: str, warn: Callable[[str], None]) -> Selection:
-    conditions = {name: _CONDITIONS[name](wanted[name], using) for name in NAMES if name in wanted}
+    conditions = {name: one.condition(wanted[name], using) for name, one in _FILTERS.items() if name in wanted}
     ids = None
     if text := wanted.get(SEARCH):
-        found = searching.search(text, wanted.get("queue"), using=using, warn=warn)
+        found = search.search(text, wanted.get("queue"), using=using, warn=warn)
         ids = found.ids
         conditions[SEARCH] = Q(pk__in=ids) if ids is not None else Q(task__in=found.tasks)
     return Selection(dict(wanted), conditions, ids)
@@ -89,34 +102,31 @@ def _text(column: str, **more: Any) -> Callable[[str, str], Q]:
     return lambda value, using: NOTHING if "\x00" in value else Q(**{column: value}, **more)
 
 
-def _known(values: Mapping[str, object]) -> Callable[[str], None]:
-    def check(value: str) -> None:
-        # An unknown value must not mean "all": the user may apply an action to the listed rows next.
-        if value not in values:
-            raise IncorrectLookupParameters
-
-    return check
+def _check(value: str, known: Mapping[str, object]) -> None:
+    # An unknown value must not mean "all": the user may apply an action to the listed rows next.
+    if value not in known:
+        raise IncorrectLookupParameters
 
 
 def _state(value: str, using: str) -> Q:
-    _known(STATES)(value)
+    _check(value, STATES)
     return condition_of(value)
 
 
 def _cause(value: str, using: str) -> Q:
     """Why FAILED jobs failed; jobs that expired are CANCELED."""
-    _known(CAUSES)(value)
+    _check(value, CAUSES)
     return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
 
 
 def _task(value: str, using: str) -> Q:
     """A task by its name, or by its short name if this process knows the task."""
-    names = searching.tasks_called(value, registry.names()[0])
+    names = search.tasks_called(value, registry.names()[0])
     return NOTHING if "\x00" in value else Q(task__in=names or [value])
 
 
 def _tag(value: str, using: str) -> Q:
-    return NOTHING if "\x00" in value else Q(pk__in=searching.tagged(value, using).values("job_id"))
+    return NOTHING if "\x00" in value else Q(pk__in=search.tagged(value, using).values("job_id"))
 
 
 def _fingerprint(value: str, using: str) -> Q:
@@ -126,24 +136,197 @@ def _fingerprint(value: str, using: str) -> Q:
 
 def _error(value: str, using: str) -> Q:
     """A fingerprint, or the class of an error, which no column of jobs has: its newest failures give fingerprints."""
-    found = failures.fingerprints_of(value, using=using)
+    found = fingerprints_of(value, using=using)
     return Q(status=Job.Status.FAILED, fingerprint__in=found) if found else _fingerprint(value, using)
 
 
 def _age(value: str, using: str) -> Q:
-    _known(ages.AGES)(value)
-    first = ages.first_id(value, using=using)
+    _check(value, AGES)
+    first = first_id(value, using=using)
     return Q(pk__gte=first) if first else NOTHING
 
 
-_CONDITIONS: dict[str, Callable[[str, str], Q]] = {
-    "state": _state,
-    "queue": _text("queue"),
-    "task": _task,
-    "tag": _tag,
-    "error": _error,
-    "fingerprint": _fingerprint,
-    "cause": _cause,
-    "worker": _text("locked_by", status=Job.Status.PROCESSING),
-    "age": _age,
+AGES: dict[str, tuple[timedelta, StrOrPromise]] = {
+    "15m": (timedelta(minutes=15), _("the last 15 minutes")),
+    "1h": (timedelta(hours=1), _("the last hour")),
+    "24h": (timedelta(hours=24), _("the last 24 hours")),
+    "7d": (timedelta(days=7), _("the last 7 days")),
 }
+#: ids that one statement looks at: among 10 million ids, 6 statements find the first job of an age
+PROBES = 15
+
+
+def first_id(age: str, *, using: str) -> int:
+    """The lowest id of the jobs that were added in this time, by the order of ids; 0 if none was.
+
+    A search in 16 parts at a time: PROBES index seeks in a statement, and 1 statement for each 4 bits of the range of
+    ids. It assumes that ids grow with time, as they do except for jobs of long transactions.
+    """
+    since = read_now(using) - AGES[age][0]
+    last = Job.objects.using(using).order_by("-pk").values_list("pk", "created_at").first()
+    if last is None or last[1] < since:
+        return 0
+    first = Job.objects.using(using).order_by("pk").values_list("pk", "created_at").first()
+    if first is None or first[1] >= since:
+        return int(first[0]) if first else 0
+    return _between(int(first[0]), int(last[0]), since, using)
+
+
+def _between(old: int, young: int, since: datetime, using: str) -> int:
+    """The lowest id whose job is young enough, above the id `old`, whose job is not, up to `young`, whose job is."""
+    found = young
+    while young - old > 1:
+        step = max(1, (young - old) // (PROBES + 1))
+        places = [place for place in (old + step * n for n in range(1, PROBES + 1)) if place < young]
+        # The first job at or above each place; several places may have the same one.
+        jobs = sorted(_at_or_above(using).rows_of_each([{"place": place} for place in places]))
+        for place in places:
+            job_id, created_at = next(job for job in jobs if job[0] >= place)
+            if created_at >= since:
+                young, found = place, int(job_id)
+                break
+            old = max(old, int(job_id))
+    return found
+
+
+@cache
+def _at_or_above(using: str) -> Prepared:
+    rows = Job.objects.using(using).filter(pk__gte=Slot("place", Job._meta.get_field("id"))).order_by("pk")
+    return prepare_rows(rows.values_list("pk", "created_at")[:1])
+
+
+#: the newest failed attempts that are looked at
+ATTEMPTS_MAX = 1000
+
+
+def error_classes(*, using: str) -> list[str]:
+    """The classes of the newest ATTEMPTS_MAX failed attempts, the most frequent first."""
+    counts = Counter(name for name, _mark in _newest_attempts(using) if name)
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def fingerprints_of(error_class: str, *, using: str) -> list[str]:
+    """The fingerprints of those attempts whose error has this class, with its module or without."""
+    return sorted(
+        {mark for name, mark in _newest_attempts(using) if mark and error_class in (name, name.rpartition(".")[2])}
+    )
+
+
+def _newest_attempts(using: str) -> list[tuple[str, str | None]]:
+    rows = JobAttempt.objects.using(using).order_by("-pk").values_list("error_class", "fingerprint")
+    return list(rows[:ATTEMPTS_MAX])
+
+
+#: choices of a field, and the rows of statistics in which tasks are looked for
+CHOICES_MAX, TOTALS_READ = 200, 2000
+LABEL_CHARS = 60
+Choices = list[tuple[str, "StrOrPromise"]]
+#: the first choices of a field, and whether there are more
+Offered = tuple[Choices, bool]
+
+
+class Control(NamedTuple):
+    """A filter as a field: a list of choices, or, if it is `written`, a text with suggestions."""
+
+    name: str
+    title: StrOrPromise
+    value: str
+    choices: Choices
+    written: bool
+
+
+def controls(chosen: dict[str, str], using: str) -> list[Control]:
+    """The fields, in order; a value that is not among the choices of its field is shown as chosen."""
+    found = []
+    for name, one in _FILTERS.items():
+        value = chosen.get(name, "")
+        if name == "state" or (one.choices is None and not value):
+            continue
+        choices, more = one.choices(using) if one.choices else ([], False)
+        # Where a list would leave some out, their names are written, too.
+        is_written = more or one.is_written
+        if not is_written and value and value not in (known for known, _label in choices):
+            choices.insert(0, (value, plain(value, LABEL_CHARS)))
+        found.append(Control(name, one.title, value, choices, is_written))
+    return found
+
+
+def _named(names: Sequence[str]) -> Offered:
+    return _plain(names[:CHOICES_MAX]), len(names) > CHOICES_MAX
+
+
+def _plain(names: Iterable[str]) -> Choices:
+    # Values with secrets are no choices: the list would show them.
+    return [(name, plain(name, LABEL_CHARS)) for name in names if name and mask_text(name) == name]
+
+
+def _tasks(using: str) -> Offered:
+    """Those of this process, and those that have ended jobs."""
+    return _plain(sorted({*registry.names()[0], *(kind.task for kind in counted_kinds(using, TOTALS_READ))})), False
+
+
+def _tags(using: str) -> Offered:
+    table, column = map(connections[using].ops.quote_name, (JobTag._meta.db_table, "tag"))
+    with connections[using].cursor() as cursor:
+        cursor.execute(vendor(using).loose_scan_sql(table, [column], "ix_tag"), [CHOICES_MAX + 1])
+        return _named([str(name) for (name,) in cursor.fetchall()])
+
+
+def _workers(using: str) -> Offered:
+    rows = Worker.objects.using(using).filter(stopped_at__isnull=True).order_by("name")
+    found = list(rows.values_list("name", flat=True)[: CHOICES_MAX + 1])
+    names = found[:CHOICES_MAX]
+    short = [short_worker(name) for name in names]
+    # The short name, unless two workers have the same.
+    choices: Choices = [
+        (name, plain(one if short.count(one) == 1 else name)) for name, one in zip(names, short, strict=True)
+    ]
+    return choices, len(found) > CHOICES_MAX
+
+
+class Filter(NamedTuple):
+    """A filter: the condition of a value, and what can be chosen; None: it is shown only while it has a value.
+
+    `is_written`: a text field instead of a list, because there are too many names for a list.
+    """
+
+    title: StrOrPromise
+    condition: Callable[[str, str], Q]
+    choices: Callable[[str], Offered] | None
+    is_written: bool = False
+
+
+#: by parameter, in the order in which the page shows them; of `state` it has tabs
+_FILTERS = {
+    "state": Filter(_("state"), _state, None),
+    "queue": Filter(_("queue"), _text("queue"), lambda using: _named(queue_names(using=using, limit=CHOICES_MAX + 1))),
+    "task": Filter(_("task"), _task, _tasks, is_written=True),
+    "tag": Filter(_("tag"), _tag, _tags, is_written=True),
+    "error": Filter(_("error"), _error, lambda using: _named(error_classes(using=using))),
+    "fingerprint": Filter(_("fingerprint of the failure"), _fingerprint, None),
+    "cause": Filter(_("cause of failure"), _cause, lambda using: (list(CAUSES.items()), False)),
+    "worker": Filter(_("worker"), _text("locked_by", status=Job.Status.PROCESSING), _workers),
+    "age": Filter(_("added in"), _age, lambda using: ([(age, word) for age, (_span, word) in AGES.items()], False)),
+}
+NAMES = tuple(_FILTERS)
+
+
+class JobFilter(SimpleListFilter):
+    """A filter of the list as Django wants it; the page shows its control instead."""
+
+    def has_output(self) -> bool:
+        # A filter without output is not applied: the list would show all jobs.
+        return True
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Model]) -> Sequence[tuple[str, str]]:
+        return []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        condition = selection_of(request).conditions.get(str(self.parameter_name))
+        return queryset if condition is None else queryset.filter(condition)
+
+
+FILTERS = tuple(
+    type(f"{name.capitalize()}Filter", (JobFilter,), {"parameter_name": name, "title": one.title})
+    for name, one in _FILTERS.items()
+)

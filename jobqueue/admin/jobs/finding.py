@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.db.models import Q, QuerySet
 
-from jobqueue.admin.jobs import searching
+from jobqueue.admin.jobs import search
 from jobqueue.admin.jobs.filters import Selection
 from jobqueue.admin.jobs.states import ENDED
 from jobqueue.admin.page import readonly
@@ -27,9 +27,9 @@ from jobqueue.db.expressions import Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.parts import ids_that_meet, totals
 from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.dead_letters.filtering import in_order
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.runs.dead_rows import in_order
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: jobs that are looked at in one go, where no index has those that match
@@ -96,7 +96,7 @@ def _looked_for(rows: JobQuerySet, rest: Q, cursor: Cursor | None, size: int) ->
 def _of_tag(tag: str, rest: Q, cursor: Cursor | None, size: int, using: str) -> Found:
     """The jobs of a tag: its next TAGGED ids from ix_tag, and those of them that meet the other conditions."""
     back = cursor is not None and cursor.back
-    entries = searching.tagged(tag, using)
+    entries = search.tagged(tag, using)
     order = "job_id" if back else "-job_id"
     ids = list(_beyond(entries, "job_id", cursor).order_by(order).values_list("job_id", flat=True)[:TAGGED])
     end = int(ids[-1]) if len(ids) == TAGGED else None
@@ -162,7 +162,7 @@ def _few(wanted: Selection, using: str) -> list[int] | None:
     """The ids of all jobs that match, in no order; None if no index has them, or if it has COUNT_CAP or more."""
     if wanted.ids is not None:
         known = _by_key(using).filter(pk__in=wanted.ids)[: len(wanted.ids)]
-        return ids_that_meet(known, wanted.rest(), most=searching.FOUND_MAX) if wanted.ids else []
+        return ids_that_meet(known, wanted.rest(), most=search.FOUND_MAX) if wanted.ids else []
     if wanted.chosen.get("state") == "held" and not {"queue", "worker"} & wanted.chosen.keys():
         held, rest = _held(using), wanted.rest("state")
         if not held or not rest:
@@ -186,8 +186,8 @@ def _held(using: str) -> list[int] | None:
     With queue IN (...) and a forced index, MySQL may read the whole index: it then goes by averages of its statistics,
     and does not look up how many entries each queue has.
     """
-    names, ids = queue_names(using=using, limit=searching.QUEUES_SEARCHED + 1), list[int]()
-    if len(names) > searching.QUEUES_SEARCHED:
+    names, ids = queue_names(using=using, limit=search.QUEUES_SEARCHED + 1), list[int]()
+    if len(names) > search.QUEUES_SEARCHED:
         return None
     for start in range(0, len(names), QUEUES_ASKED):
         runs = [{"queue": name} for name in names[start : start + QUEUES_ASKED]]

@@ -1,44 +1,202 @@
-"""The list of jobs and the page of a job."""
+"""The list of jobs: its columns, the rows of a page, how far it has looked, and the action that deletes jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
 from jobqueue.admin.jobs.bulk_link import bulk_address
-from jobqueue.admin.jobs.buttons import label_of
-from jobqueue.admin.jobs.columns import JobColumns
-from jobqueue.admin.jobs.controls import FILTERS
-from jobqueue.admin.jobs.filters import NAMES, SEARCH, selection_of
-from jobqueue.admin.jobs.job_list import JobList
-from jobqueue.admin.jobs.page import job_page
+from jobqueue.admin.jobs.filters import FILTERS, NAMES, SEARCH, Selection, controls, selection_of
+from jobqueue.admin.jobs.finding import Found, find
+from jobqueue.admin.jobs.page import job_page, label_of
 from jobqueue.admin.jobs.page_fields import title_of
-from jobqueue.admin.jobs.prune import prune
-from jobqueue.admin.jobs.states import LABELS, STATE_OF, verbs_of
+from jobqueue.admin.jobs.states import ENDED, LABELS, STATE_OF, ShownJob, state_label, state_of, verbs_of
+from jobqueue.admin.jobs.tabs import Tab, tabs
 from jobqueue.admin.page.addresses import address_of
-from jobqueue.admin.page.verb_admin import VerbAdmin, needs
+from jobqueue.admin.page.formatting import (
+    NOTHING,
+    StrOrPromise,
+    ago,
+    badge,
+    error_note,
+    hint,
+    moment,
+    number,
+    plain,
+    relative,
+    short_class,
+    short_worker,
+    span,
+    stacked,
+    task_cell,
+)
+from jobqueue.admin.page.keyset import Page
+from jobqueue.admin.page.verb_admin import ACTION_MAX, ERROR_TAIL_CHARS, VerbAdmin, VerbList, apply, needs
+from jobqueue.conf import load
+from jobqueue.context.progress import read_progress
+from jobqueue.db.time_limit import time_limit
+from jobqueue.exceptions import StatementTimeout
+from jobqueue.explain.explanation import reason_in_words
+from jobqueue.maintenance.worker_rows import is_any_alive
+from jobqueue.masking import mask_tail, mask_text
 from jobqueue.models import Job
+from jobqueue.ordering import SCHEDULED
+from jobqueue.retention.deletion import delete_job
 
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
+#: how long each of the statements that find the jobs of a page may take
+SECONDS = 3.0
+NOTE_CHARS, HINT_CHARS = 120, 500
+_ENDED = tuple(status.name for status in ENDED)
+_DELETED = ngettext_lazy("%(n)d job was deleted.", "%(n)d jobs were deleted.", "n")
 
-    from jobqueue.admin.jobs.states import ShownJob
+
+class JobList(VerbList):
+    """The list of jobs; says above it if jobs wait while no worker runs."""
+
+    def read_page(self, request: HttpRequest) -> Page:
+        wanted, using = selection_of(request), load().database
+        keyset = self.keyset(request)
+        cursor = None if self.cursor is None else keyset.read(self.cursor)
+        self.page_note, self.result_count = "", 0
+        try:
+            with time_limit(SECONDS, using=using):
+                found = find(wanted, cursor, self.list_per_page, using)
+                # By their keys alone: no plan can take a condition for a better way to these rows.
+                shown = self.shown(self.root_queryset.filter(pk__in=found.ids))
+                rows: list[Any] = list(shown[: self.list_per_page])
+        except StatementTimeout:
+            text = gettext("Reading took longer than %(seconds)s s and was stopped. Choose a state, queue or age.")
+            self.page_note = text % {"seconds": f"{SECONDS:g}"}
+            return Page([])
+        self.result_count, self.page_note = found.count, _looked_at(found, first=cursor is None)
+        # Counted were those of the jobs that were looked at.
+        self.is_at_least = bool(found.searched)
+        rows.sort(key=lambda job: -job.pk)
+        before = "" if found.before is None else keyset.sign([found.before], back=True)
+        behind = "" if found.behind is None else keyset.sign([found.behind], back=False)
+        return Page(rows, before, behind)
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        jobs: Any = self.result_list
+        if request.method != "GET":
+            return
+        settings = load()
+        wanted = selection_of(request)
+        self.tabs, self.controls = self._tabs(wanted), controls(wanted.chosen, load().database)
+        self.is_narrowed = bool(wanted.chosen.keys() - {"state"})
+        if not any(state_of(job) == "ready" and not job.gate for job in jobs):
+            return
+        if not is_any_alive(settings.worker_silent_seconds, using=settings.database):
+            text = gettext("No worker is running, so no job starts. Start one: %(command)s")
+            messages.warning(request, text % {"command": "python manage.py runworker"})
+
+    def _tabs(self, wanted: Selection) -> list[tuple[Tab, str, bool]]:
+        """(tab, address, whether it is chosen) of each."""
+        own = wanted.chosen.get("state", "")
+        return [
+            (tab, self.get_query_string({"state": tab.state or None}), tab.state == own)
+            for tab in tabs(wanted, load().database)
+        ]
+
+    @property
+    def search(self) -> str:
+        """The parameter of the search."""
+        return SEARCH
+
+
+def _looked_at(found: Found, *, first: bool) -> str:
+    if not found.searched:
+        return ""
+    if first:
+        text = gettext("Looked at the newest %(n)s jobs; “Older” looks at more.")
+    else:
+        text = gettext("Looked at up to %(n)s jobs from here on; “Older” and “Newer” look at more.")
+    return text % {"n": number(found.searched)}
+
+
+def _when(job: ShownJob) -> str:
+    """The time to or since the instant that matters in this state: due, start of the run, or end of the job."""
+    if job.status == Job.Status.READY:
+        instant = job.run_at
+    elif job.status == Job.Status.PROCESSING:
+        instant = job.last_started_at or job.locked_at
+    else:
+        instant = job.finished_at or job.updated_at
+    return ago(instant, job.now)
+
+
+def _lease(job: ShownJob) -> str:
+    if job.lock_until < job.now:
+        return gettext("lease ended %(time)s") % {"time": relative(job.lock_until, job.now)}
+    return gettext("%(time)s left") % {"time": span((job.lock_until - job.now).total_seconds())}
+
+
+def _note(job: ShownJob) -> str:
+    """Why the job waits, how far it has come, or the last line of the last error."""
+    if job.status == Job.Status.READY and job.wait_reason and job.wait_reason != SCHEDULED:
+        words = reason_in_words(job.wait_reason, job.gate)
+        return _cut(short_class(words), words)
+    if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
+        return plain(found, NOTE_CHARS)
+    text = mask_tail(job.error_tail or "", ERROR_TAIL_CHARS)
+    return _cut(error_note(text), mask_text(text).strip()) if job.status != Job.Status.DONE else ""
+
+
+def _cut(text: str, whole: str) -> str:
+    """The beginning of `text`, with more of `whole` as its hint."""
+    return hint(plain(text, NOTE_CHARS), plain(whole, HINT_CHARS)) if text else ""
+
+
+@admin.action(description=_("Delete (ended jobs, with their attempts)"), permissions=["prune"])
+def prune(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+    """Show how many of the chosen jobs have ended; delete these when that is confirmed."""
+    if request.POST.get("confirm") == "yes":
+        apply(model_admin, request, queryset, "delete", delete_job, _DELETED, allowed=_ENDED)
+        return None
+    rows = model_admin.states_of(queryset.order_by("pk")[: ACTION_MAX + 1])
+    ids = [row_id for row_id, state in rows[:ACTION_MAX] if state in _ENDED]
+    if not ids:
+        model_admin.message_user(request, gettext("None of the chosen jobs has ended."), messages.WARNING)
+        return None
+    notes = [gettext("The jobs and their failed attempts are deleted for good. Nothing can bring them back.")]
+    if others := len(rows[:ACTION_MAX]) - len(ids):
+        stay = ngettext(
+            "%(n)d chosen job has not ended, and stays.", "%(n)d chosen jobs have not ended, and stay.", others
+        )
+        notes.append(stay % {"n": others})
+    if len(rows) > ACTION_MAX:
+        more = gettext("Only the first %(n)d of the chosen jobs are looked at; repeat the action for the others.")
+        notes.append(more % {"n": ACTION_MAX})
+    count = ngettext("%(n)d ended job", "%(n)d ended jobs", len(ids)) % {"n": len(ids)}
+    context = model_admin.admin_site.each_context(request) | {
+        "title": gettext("Delete %(what)s?") % {"what": count},
+        "opts": model_admin.opts,
+        "ids": ids,
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "notes": notes,
+    }
+    return TemplateResponse(request, "admin/jobqueue/prune.html", context)
 
 
 @admin.register(Job)
-class JobAdmin(JobColumns, VerbAdmin):
+class JobAdmin(VerbAdmin):
     """Jobs; the list does not read payloads, results and whole errors."""
 
     list_display = ("id", "state", "task_and_note", "queue_and_priority", "when_and_worker", "duration", "attempt_of")
     list_defer = ("payload", "result", "last_error")
     list_filter = FILTERS
+    list_class = JobList
     change_list_template = "admin/jobqueue/job_list.html"
     change_form_template = "admin/jobqueue/job_page.html"
     actions = (*actions.ALL, prune)
@@ -54,25 +212,11 @@ class JobAdmin(JobColumns, VerbAdmin):
         """Whether this user may retry failed jobs, and the site has the page for it."""
         return request.user.has_perm("jobqueue.redrive_jobs") and bool(address_of("redrive_new"))
 
-    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """None: the page has parts of its own."""
-        return []
-
-    def render_change_form(
-        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        """Show the parts of the page that this user may see, with the buttons that he or she may use."""
-        job = context.get("original")
-        if job is not None:
-            shows_content = self.shows_content(request)
-            context["page"] = job_page(job, request, context["permitted"], shows_content=shows_content)
-        return super().render_change_form(request, context, *args, **kwargs)
+    def parts_of(self, row: Any, request: HttpRequest, permitted: Sequence[str]) -> dict[str, Any]:
+        return job_page(row, request, permitted, shows_content=self.shows_content(request))
 
     def title_of(self, row: Any, name: str) -> str:
         return title_of(row)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[JobList]:
-        return JobList
 
     def verbs_for(self, row: ShownJob) -> tuple[str, ...]:
         return verbs_of(row)
@@ -112,8 +256,43 @@ class JobAdmin(JobColumns, VerbAdmin):
             return HttpResponseRedirect(f"{request.path}?{query.urlencode()}" if query else request.path)
         return super().changelist_view(request, {"bulk_address": bulk_address(request)} | (extra_context or {}))
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
+    def find(self, request: HttpRequest, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         found = selection_of(request).conditions.get(SEARCH)
-        return (queryset if found is None else queryset.filter(found)), False
+        return rows if found is None else rows.filter(found)
+
+    @admin.display(description=_("state"))
+    def state(self, job: ShownJob) -> str:
+        return badge(state_of(job), state_label(job))
+
+    @admin.display(description=_("queue"))
+    def queue_and_priority(self, job: ShownJob) -> str:
+        """The queue; below it the priority, unless it is the usual one."""
+        priority = gettext("priority %(n)d") % {"n": job.priority} if job.priority else ""
+        return stacked(plain(job.queue), priority)
+
+    @admin.display(description=_("task, note"))
+    def task_and_note(self, job: ShownJob) -> str:
+        """The app and the function of the task, with its whole name as a hint; below it the note."""
+        return stacked(task_cell(job.task or ""), _note(job))
+
+    @admin.display(description=_("when, worker"))
+    def when_and_worker(self, job: ShownJob) -> str:
+        """The time to or since the instant that matters; below it the worker that holds the job, or ran it last."""
+        name = plain(job.locked_by or job.last_worker or "")
+        return stacked(_when(job), hint(short_worker(name), name))
+
+    @admin.display(description=_("duration, lease"))
+    def duration(self, job: ShownJob) -> str:
+        """How long the last run took, or takes so far; below it what is left of the lease."""
+        if job.status == Job.Status.READY or job.last_started_at is None:
+            return NOTHING
+        if job.status != Job.Status.PROCESSING:
+            end = job.finished_at
+            return NOTHING if end is None else span(max(0.0, (end - job.last_started_at).total_seconds()))
+        ran = span(max(0.0, (job.now - job.last_started_at).total_seconds()))
+        return stacked(ran, hint(_lease(job), moment(job.lock_until, job.now)))
+
+    @admin.display(description=_("failed attempts"))
+    def attempt_of(self, job: ShownJob) -> str:
+        """Failed and lost attempts, and the largest number of them."""
+        return f"{job.attempts}/{job.max_attempts}"

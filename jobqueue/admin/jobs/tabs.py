@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import Count
 from django.utils.translation import gettext_lazy as _
@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.jobs.filters import Selection
 from jobqueue.admin.jobs.states import LABELS, STATE_OF
 from jobqueue.admin.page import readonly
+from jobqueue.admin.page.formatting import StrOrPromise
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
@@ -22,9 +23,6 @@ from jobqueue.models.job import JobQuerySet
 from jobqueue.models.states import STATES, WAITING, condition_of
 from jobqueue.stats.live import count_live, is_at_least
 from jobqueue.transitions.claiming.candidates import queue_names
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
 
 #: how long all counts together may take
 SECONDS = 0.5

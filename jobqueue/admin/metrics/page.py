@@ -1,29 +1,55 @@
-"""The page of metrics: its filters, figures, charts and tables, and what is to be known about them."""
+"""The page of metrics: its filters, figures, charts and tables, and what is to be known about them.
+
+Charts are drawn as SVG on the server, and as data with which a script draws them to zoom in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.safestring import SafeString
+from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import metrics
 from jobqueue.admin.metrics import reading
-from jobqueue.admin.metrics.charts import charts_of, zoomable
-from jobqueue.admin.metrics.filters import CHOICES_MAX, Filters, chosen, queue_choices, task_choices
-from jobqueue.admin.metrics.ranges import DAY, offered
-from jobqueue.admin.metrics.reading import Figures
-from jobqueue.admin.metrics.tables import by_queue, by_task, left_out, tiles
-from jobqueue.admin.page.formatting import number, span, stamp
-from jobqueue.admin.page.site_pages import SitePage
+from jobqueue.admin.metrics.reading import (
+    CHOICES_MAX,
+    DAY,
+    ROWS_SHOWN,
+    Figures,
+    Filters,
+    Sums,
+    chosen,
+    offered,
+    queue_choices,
+    task_choices,
+)
+from jobqueue.admin.page.addresses import link
+from jobqueue.admin.page.charts import Range, Series, bars, ended_series, lines
+from jobqueue.admin.page.formatting import (
+    NOTHING,
+    StrOrPromise,
+    is_high,
+    marked,
+    number,
+    plain,
+    span,
+    stamp,
+    task_cell,
+)
+from jobqueue.admin.page.navigation import SitePage
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
-from jobqueue.stats.summary import KINDS_MAX
+from jobqueue.stats.ends import Ends
+from jobqueue.stats.history import KINDS_MAX, Part
 
 
 def metrics_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
@@ -106,3 +132,173 @@ def _scrape_address() -> str:
 
 
 PAGE = SitePage("metrics", _("Metrics"), "jobqueue.view_job", metrics_view)
+
+
+#: decimals of the values: seconds to the microsecond
+_DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart. `unit` is that of the functions that draw; `shape`: "bars", "lines", or "log" with powers of ten."""
+
+    name: str
+    title: str
+    unit: str
+    shape: str
+    series: list[Series]
+    nothing: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says so in words instead of being drawn."""
+        return not any(value for one in self.series for value in one.values)
+
+    def svg(self, instants: Sequence[datetime]) -> SafeString:
+        """The chart as a figure with a table."""
+        if self.shape == "bars":
+            return bars(self.title, instants, self.series, unit=self.unit)
+        is_log = self.shape == "log"
+        return lines(self.title, instants, self.series, unit=self.unit, log=is_log, nothing=self.nothing)
+
+
+def charts_of(parts: Sequence[Part], span: Range) -> list[Chart]:
+    """What ended, which share of the runs failed, how long jobs waited, and how long they ran."""
+    rates = [None if (rate := part.error_rate) is None else 100 * rate for part in parts]
+    failed = [Series(gettext("share of all runs"), "dead", rates)]
+    waits, run_times = _shares(parts, Part.wait_seconds), _shares(parts, Part.run_seconds)
+    return [
+        Chart("ended", gettext("Ended"), str(span.unit), "bars", ended_series(parts)),
+        Chart("failed", gettext("Failed runs"), "%", "lines", failed, gettext("No run failed in this time.")),
+        Chart("waits", gettext("Wait before the start"), "s", "log", waits, gettext("Nothing was run in this time.")),
+        Chart("runs", gettext("Run time"), "s", "log", run_times, gettext("Nothing was run in this time.")),
+    ]
+
+
+def _shares(parts: Sequence[Part], seconds: Callable[[Part, float], float | None]) -> list[Series]:
+    return [
+        Series(gettext("median"), "p50", [seconds(part, 0.5) for part in parts]),
+        Series(gettext("95 % at most"), "p95", [seconds(part, 0.95) for part in parts]),
+    ]
+
+
+def zoomable(charts: Sequence[Chart], parts: Sequence[Part], span: Range) -> dict[str, Any] | None:
+    """The charts as data for history.js; None in a time zone without a name, which browsers do not know.
+
+    Instants are seconds since 1970 UTC. A value is None where nothing ended.
+    """
+    zone = getattr(timezone.get_current_timezone(), "key", None)
+    drawn = [one for one in charts if not one.is_empty]
+    if zone is None or not drawn:
+        return None
+    return {
+        "zone": zone,
+        "language": get_language(),
+        "seconds": int(span.part.total_seconds()),
+        "times": [int(part.begins_at.timestamp()) for part in parts],
+        "charts": {
+            one.name: {"shape": one.shape, "unit": one.unit, "series": list(_data(one.series))} for one in drawn
+        },
+    }
+
+
+def _data(series: Sequence[Series]) -> Iterator[dict[str, Any]]:
+    for one in series:
+        values = [None if value is None else round(value, _DECIMALS) for value in one.values]
+        yield {"name": one.name, "kind": one.kind, "values": values}
+
+
+NAME_CHARS = 80
+MEDIAN, MOST = 0.5, 0.95
+_FIGURES = (
+    Column(_("Ended"), is_number=True),
+    Column(_("Failed for good"), is_number=True),
+    Column(_("Failed runs"), is_number=True),
+    Column(_("Wait, median"), is_number=True),
+    Column(_("Wait, 95 %"), is_number=True),
+    Column(_("Run time, median"), is_number=True),
+    Column(_("Run time, 95 %"), is_number=True),
+    Column(_("Total run time"), is_number=True),
+)
+
+
+class Tile(NamedTuple):
+    """A figure, with a note below it."""
+
+    word: StrOrPromise
+    figure: str
+    note: str
+    is_bad: bool = False
+
+
+def tiles(total: Ends, filters: Filters) -> list[Tile]:
+    """The sums of the range."""
+    dead = gettext("%(n)s failed for good") % {"n": number(total.dead)} if total.dead else ""
+    retried = ngettext("%(n)s run was retried", "%(n)s runs were retried", total.retried) % {"n": number(total.retried)}
+    busy = total.run_us / 1e6 / filters.span.length.total_seconds()
+    at_a_time = gettext("%(n)s at a time on average") % {"n": number(busy)} if busy >= 0.01 else ""
+    return [
+        Tile(_("Ended"), number(total.ended), dead),
+        Tile(_("Failed runs"), _percent(total.error_rate), retried if total.retried else "", is_high(total.error_rate)),
+        Tile(_("Wait, median"), _time(total.wait_seconds(MEDIAN)), _most(total.wait_seconds(MOST))),
+        Tile(_("Run time, median"), _time(total.run_seconds(MEDIAN)), _most(total.run_seconds(MOST))),
+        Tile(_("Total run time"), span(total.run_us / 1e6), at_a_time),
+    ]
+
+
+def _most(seconds: float | None) -> str:
+    return "" if seconds is None else gettext("95 %% at most %(time)s") % {"time": span(seconds)}
+
+
+def _time(seconds: float | None) -> str:
+    return NOTHING if seconds is None else span(seconds)
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return NOTHING
+    # A share above 0 must not be rounded to 0 %.
+    return gettext("below 0.1 %") if 0 < share < 0.001 else f"{number(round(100 * share, 1))} %"
+
+
+def by_queue(found: Figures, filters: Filters) -> Table:
+    """A row for each queue; its name leads to the queue alone."""
+    rows = [_row(_queue(name, filters), one) for name, one in found.queues.rows]
+    return table_of([Column(_("Queue")), *_FIGURES], rows)
+
+
+def by_task(found: Figures, filters: Filters) -> Table:
+    """A row for each task; its name leads to the task alone."""
+    rows = [_row(_task(name, filters), one) for name, one in found.tasks.rows]
+    return table_of([Column(_("Task")), *_FIGURES], rows)
+
+
+def left_out(sums: Sums) -> str:
+    """What a table leaves out; empty if it has all."""
+    facts = {"shown": number(ROWS_SHOWN), "n": number(sums.number)}
+    return gettext("The %(shown)s with the most ended jobs, of %(n)s.") % facts if sums.number > ROWS_SHOWN else ""
+
+
+def _queue(name: str, filters: Filters) -> str:
+    if not name:
+        return gettext("(others)")
+    return link(filters.address(queue=name), plain(name, NAME_CHARS))
+
+
+def _task(name: str, filters: Filters) -> str:
+    cell = task_cell(name, NAME_CHARS)
+    return link(filters.address(task=name), cell) if name else cell
+
+
+def _row(name: str, ends: Ends) -> list[str]:
+    return [
+        name,
+        number(ends.ended),
+        number(ends.dead) if ends.dead else NOTHING,
+        marked(ends.error_rate, _percent(ends.error_rate)),
+        _time(ends.wait_seconds(MEDIAN)),
+        _time(ends.wait_seconds(MOST)),
+        _time(ends.run_seconds(MEDIAN)),
+        _time(ends.run_seconds(MOST)),
+        span(ends.run_us / 1e6) if ends.run_us else NOTHING,
+    ]

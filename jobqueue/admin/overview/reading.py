@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from jobqueue.admin.page import keeping
+from django.db.models.functions import Right
+
+from jobqueue.admin.page import cached
+from jobqueue.admin.page.formatting import error_note, short_class
 from jobqueue.alarms import Alarm, firing
 from jobqueue.alarms.reading import SILENT_SECONDS
 from jobqueue.db.clock import read_now
@@ -15,9 +18,10 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import held_jobs, state_of
 from jobqueue.maintenance.worker_rows import SILENT
+from jobqueue.masking import mask_tail
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.schedules.listing import late_names
-from jobqueue.stats.history import Part, QueueHistory, read_histories
+from jobqueue.stats.history import Part, QueueHistory, ended
 from jobqueue.stats.live import HELD_BACK_GATES, count_held_back
 from jobqueue.stats.queues import QueueStats, figures
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -30,6 +34,8 @@ READ_SECONDS, KEPT_SECONDS = 2.0, 2
 COUNTS_MAX, ENTRIES_MAX = (1000, 500, 250), 10_000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
+#: characters of the end of an error that are read, and of its message that are shown
+ERROR_CHARS, MESSAGE_CHARS = 500, 200
 #: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
 WORKERS_MAX, SILENT_MAX, LEASES_MAX = 100_000, 50, 100
 #: schedules that are late are counted up to this
@@ -45,6 +51,7 @@ class Failing:
     fingerprint: str | None
     task: str | None
     error_class: str
+    message: str  # the last line of the error of the sample, without secrets; "" if it has failed otherwise since
     count: int
     last_seen: datetime
     sample_job_id: int
@@ -100,7 +107,7 @@ class Late:
 
 def kept(section: str, using: str, read: Callable[[], T], seconds: int = KEPT_SECONDS) -> T | None:
     """What read() gives, or gave to somebody in the last `seconds`; None if it took too long."""
-    return keeping.kept(f"overview-{using}-{section}", read, seconds)
+    return cached.kept(f"overview-{using}-{section}", read, seconds)
 
 
 def count_max(queues: int) -> int:
@@ -116,8 +123,12 @@ def queues(using: str) -> Queues:
 
 
 def history(using: str, length: timedelta, part: timedelta) -> tuple[list[Part], dict[str, QueueHistory]]:
-    """What ended in each part of the time; and in each queue."""
-    return read_histories(read_now(using), length, part, using=using)
+    """What ended in each part of the time; and in each queue. Of too many rows without histograms."""
+    found = ended(read_now(using), length, part, by="queue", using=using)
+    if found.share < 1:
+        for one in (*found.parts, *(own.whole for own in found.queues.values())):
+            one.forget_times()
+    return found.parts, found.queues
 
 
 def held_back(using: str, names: Sequence[str], *, more: bool) -> HeldBack:
@@ -145,11 +156,16 @@ def failing(using: str) -> list[Failing]:
                 groups.setdefault((fingerprint, error_class), []).append((job_id, ended_at))
         largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:FAILING_SHOWN]
         samples = [found[0][0] for _, found in largest]
-        tasks = dict(Job.objects.using(using).filter(pk__in=samples).values_list("pk", "task"))
-    return [
-        Failing(fingerprint, tasks.get(found[0][0]), error_class, len(found), found[0][1], found[0][0])
-        for (fingerprint, error_class), found in largest
-    ]
+        ends = Job.objects.using(using).filter(pk__in=samples).annotate(tail=Right("last_error", ERROR_CHARS))
+        jobs = {job_id: (task, tail or "") for job_id, task, tail in ends.values_list("pk", "task", "tail")}
+    failures = []
+    for (fingerprint, error_class), found in largest:
+        job_id, last_seen = found[0]
+        task, tail = jobs.get(job_id, (None, ""))
+        note = error_note(mask_tail(tail, ERROR_CHARS))
+        message = note[:MESSAGE_CHARS] if note.startswith(short_class(error_class)) else ""
+        failures.append(Failing(fingerprint, task, error_class, message, len(found), last_seen, job_id))
+    return failures
 
 
 def workers(using: str) -> Workers:

@@ -61,6 +61,11 @@ def page_address(model: str, row_id: object) -> str:
     return address_of(f"{model}_change", row_id)
 
 
+def id_of(text: str) -> int | None:
+    """The id that a text of an address or a search is; None if it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def link(address: str, text: object) -> str:
     """`text` as a link; the text alone if there is no address."""
     return format_html('<a href="{}">{}</a>', address, text) if address else format_html("{}", text)

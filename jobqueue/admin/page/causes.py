@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.page.formatting import StrOrPromise
 from jobqueue.failures import FailureCause
 from jobqueue.models import JobAttempt
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
 
 CAUSES: dict[str, StrOrPromise] = {
     FailureCause.FORMAT: _("format"),

@@ -21,11 +21,14 @@ from jobqueue.conf.masking import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.masking import mask_text, mask_value, own_rules
+from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
 from jobqueue.validation import readable_key
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
+    from django_stubs_ext import StrOrPromise as StrOrPromise
+else:
+    StrOrPromise = str
 
 SHOWN_CHARS = 20_000
 #: what is read beyond the end of a text, for a secret that begins before it
@@ -101,6 +104,11 @@ def badge(kind: str, text: str) -> str:
     return format_html('<span class="jobqueue-state jobqueue-{}">{}</span>', kind, text)
 
 
+def mode_badge(mode: str) -> str:
+    """Whether a queue or task runs, is paused or drains."""
+    return badge("expired" if mode else "running", str(FlowRule.Mode(mode).label))
+
+
 def last_line(text: str | None, limit: int = 120) -> str:
     """The last line of an error without its secrets, which names the exception."""
     lines = mask_text(text or "").strip().splitlines()
@@ -129,6 +137,11 @@ def short_task(name: str) -> str:
     if not function:
         return name
     return ".".join([*parts[-1:], function])
+
+
+def task_cell(task: str, limit: int = SHOWN_CHARS) -> str:
+    """The app and the function of a task, with its whole name as a hint; a word for a job without a task."""
+    return hint(plain(short_task(task), limit), plain(task)) if task else gettext("(handler)")
 
 
 def error_note(text: str) -> str:
@@ -167,6 +180,11 @@ def moment(instant: datetime | None, now: datetime) -> str:
     return f"{_local(instant):%Y-%m-%d %H:%M:%S %Z} ({relative(instant, now)})"
 
 
+def ago(instant: datetime | None, now: datetime) -> str:
+    """`instant` seen from `now`, with moment() as its hint."""
+    return NOTHING if instant is None else hint(relative(instant, now), moment(instant, now))
+
+
 def stamp(instant: datetime) -> str:
     """`instant` in the active time zone, such as "2026-01-31 12:01:07"."""
     return f"{_local(instant):%Y-%m-%d %H:%M:%S}"
@@ -186,8 +204,10 @@ def label(model: type[Model], field: str) -> StrOrPromise:
     return next(known for known in model._meta.fields if known.name == field).verbose_name
 
 
-def _column(model: type[Model], field: str, text: Callable[[Any, datetime], str]) -> Callable[..., str]:
-    @admin.display(description=label(model, field))
+def _column(
+    model: type[Model], field: str, text: Callable[[Any, datetime], str], title: StrOrPromise = ""
+) -> Callable[..., str]:
+    @admin.display(description=title or label(model, field))
     def show(self: object, row: Row) -> str:
         return text(getattr(row, field), row.now)
 
@@ -197,6 +217,11 @@ def _column(model: type[Model], field: str, text: Callable[[Any, datetime], str]
 def moment_of(model: type[Model], field: str) -> Callable[..., str]:
     """A column that shows an instant with moment()."""
     return _column(model, field, moment)
+
+
+def ago_of(model: type[Model], field: str, title: StrOrPromise = "") -> Callable[..., str]:
+    """A column that shows an instant with ago(); its title is that of the field unless another one is given."""
+    return _column(model, field, ago, title)
 
 
 def name_of(model: type[Model], field: str) -> Callable[..., str]:
@@ -222,3 +247,19 @@ def same_failure(fingerprint: str) -> str:
 def job_link(job_id: int) -> str:
     """The id of a job, as a link to its page."""
     return link(page_address("job", job_id), job_id)
+
+
+#: from this share of failed runs on, a row or a figure is marked
+HIGH_ERROR_RATE = 0.1
+
+
+def is_high(rate: float | None) -> bool:
+    """Whether this share of failed runs (0 to 1) is marked."""
+    return (rate or 0) >= HIGH_ERROR_RATE
+
+
+def marked(rate: float | None, text: str) -> str:
+    """`text`, which tells the share, marked if the share is high; a dash if no run failed."""
+    if not rate:
+        return NOTHING
+    return format_html('<strong class="jobqueue-high">{}</strong>', text) if is_high(rate) else text

@@ -25,8 +25,8 @@ from django.utils.text import capfirst
 from django.utils.translation import get_language, gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.addresses import on_site
-from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.addresses import id_of, on_site
+from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.admin.page.history import LOOKED_AT, among_newest
 from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
 from jobqueue.admin.page.limited import limited
@@ -34,8 +34,6 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
-
     _ModelAdmin = admin.ModelAdmin[Model]
     _Paginator = Paginator[Model]
 else:
@@ -43,6 +41,7 @@ else:
 
 #: pages count no more rows than this: COUNT(*) reads every row that it counts
 COUNT_CAP = 2_000
+NEWEST_FIRST = ("-pk",)
 #: characters of a name in a title
 LABEL_CHARS = 80
 
@@ -57,7 +56,7 @@ class Facts(TypedDict):
 def check_selected(request: HttpRequest) -> list[str]:
     """The ids of the selected rows, each a number. Raises SuspiciousOperation for what no page has shown."""
     chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-    if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in chosen):
+    if any(id_of(text) is None for text in chosen):
         raise SuspiciousOperation("a selected id is not a number")
     return chosen
 
@@ -73,7 +72,7 @@ class CappedPaginator(_Paginator):
 
 
 class NewestFirst(ChangeList):
-    """A list that is always in the order of the primary key: any other order would read the whole table.
+    """A list that is always in the order of its admin: newest first, unless ReadOnlyAdmin.order is another one.
 
     It has no page numbers: a cursor leads to the rows before or behind a page, however many there are.
     """
@@ -82,11 +81,9 @@ class NewestFirst(ChangeList):
     #: there may be more rows than result_count
     is_at_least = False
     model_admin: ReadOnlyAdmin
-    #: the links to the first page, to the page before this one, and to the one behind it
-    page_words: tuple[StrOrPromise, StrOrPromise, StrOrPromise] = (_("Newest"), _("Newer"), _("Older"))
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
-        return ["-pk"]
+        return [*self.model_admin.order]
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
         # No filter; and the links of the filters lead to the first page.
@@ -119,12 +116,28 @@ class NewestFirst(ChangeList):
 
     def _links(self, page: Page) -> list[tuple[StrOrPromise, str, str]]:
         """(word, address, kind) of the links to other pages of the same filter."""
-        first, before, behind = self.page_words
-        found = [(first, self.get_query_string(), "first")] if self.cursor is not None else []
+        by_age = self.model_admin.order == NEWEST_FIRST
+        first, before, behind = (
+            (_("Newest"), _("Newer"), _("Older")) if by_age else (_("First"), _("Previous"), _("Next"))
+        )
+        found: list[tuple[StrOrPromise, str, str]] = []
+        if self.cursor is not None:
+            found.append((first, self.get_query_string(), "first"))
         for word, cursor, kind in ((before, page.before, "prev"), (behind, page.behind, "next")):
             if cursor:
                 found.append((word, self.get_query_string({CURSOR: cursor}), kind))
         return found
+
+    def state_tabs(
+        self, kind: type[ConditionFilter], figures: Mapping[str | None, str] | None = None
+    ) -> list[tuple[StrOrPromise, str, str, bool]]:
+        """(word, figure, address, whether it is chosen) of all rows, and of each choice of a filter."""
+        name, counts = kind.parameter_name, figures or {}
+        chosen = self.params.get(name)
+        return [
+            (word, counts.get(state, ""), self.get_query_string({name: state}), state == chosen)
+            for state, word in ((None, _("all")), *((state, kind.labels[state]) for state in kind.conditions))
+        ]
 
     @property
     def count_words(self) -> str:
@@ -189,6 +202,11 @@ class ReadOnlyAdmin(_ModelAdmin):
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_max_show_all = 0
+    list_class: type[ChangeList] = NewestFirst
+    #: whether blanks around a search count, as they do in a key that may be any text
+    search_is_exact = False
+    #: the order of the list, which an index has: any other one would read the whole table
+    order: tuple[str, ...] = NEWEST_FIRST
     sortable_by = ()
     list_display_links: tuple[str, ...] | None = ("id",)
     #: large columns that the list does not read
@@ -220,7 +238,17 @@ class ReadOnlyAdmin(_ModelAdmin):
         return format_html(_checkbox(get_language()), obj.pk, plain(obj))
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
-        return NewestFirst
+        return self.list_class
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
+        term = search_term if self.search_is_exact else search_term.strip()
+        return (self.find(request, queryset, term) if term else queryset), False
+
+    def find(self, request: HttpRequest, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """The rows that a search finds, by an index; all of them in a list without a search."""
+        return rows
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow our own filters only: ?payload__contains= would reveal hidden content, and read every row."""

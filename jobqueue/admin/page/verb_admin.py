@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
+from django.db import Error
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Right
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import ngettext
+from django.utils.translation import gettext, ngettext
 
+from jobqueue.admin.page.formatting import StrOrPromise
+from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.readonly import NewestFirst, ReadOnlyAdmin, check_selected
-from jobqueue.validation import KEY_BYTES
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
+from jobqueue.conf import load
+from jobqueue.exceptions import DatabaseBusy
 
 LOG_BATCH = 100
 ERROR_TAIL_CHARS = 500
@@ -35,6 +36,14 @@ class VerbList(NewestFirst):
         few = rows.defer(*self.model_admin.list_defer)
         found: QuerySet[Model] = few.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
         return found
+
+
+class Button(NamedTuple):
+    """A verb with the label of its button, and a sentence on what it does, for the template buttons.html."""
+
+    name: str
+    label: StrOrPromise
+    note: StrOrPromise
 
 
 def needs(permission: str) -> Callable[[VerbAdmin, HttpRequest], bool]:
@@ -57,6 +66,10 @@ class VerbAdmin(ReadOnlyAdmin):
         """The verbs that can change this row now; the functions they call check that again."""
         raise NotImplementedError
 
+    def parts_of(self, row: Any, request: HttpRequest, permitted: Sequence[str]) -> dict[str, Any]:
+        """What the template of the page of a row shows instead of fieldsets, to a user with these verbs."""
+        return {}
+
     def button_label(self, name: str, row: Any) -> StrOrPromise:
         """The label of the button for a verb on the page of this row."""
         return self.button_labels[name]
@@ -73,35 +86,14 @@ class VerbAdmin(ReadOnlyAdmin):
         """The primary key of each row, and its state for the history and for messages."""
         raise NotImplementedError
 
-    def with_key(self, request: HttpRequest, rows: QuerySet[Any], key: bytes) -> QuerySet[Any]:
-        """The rows with this key, found by an index."""
-        raise NotImplementedError
-
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
-        return VerbList
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
-        """Find a row by its id if the term is one, else rows by their key."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if term.isascii() and term.isdigit() and len(term) < 19:
-            by_id = queryset.filter(pk=int(term))
-            if by_id.exists():
-                return by_id, False
-        key = term.encode("utf-8", "replace")
-        return queryset.none() if len(key) > KEY_BYTES else self.with_key(request, queryset, key), False
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         """The rows; the content is not even read for users who may not see it."""
         rows = super().get_queryset(request)
         return rows if self.shows_content(request) else rows.defer(*self.content_columns)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        own: Any = self.fieldsets
-        return (own[0], self.content, *own[1:]) if self.shows_content(request) else own
+        own: Any = self.fieldsets or ()
+        return (own[0], self.content, *own[1:]) if self.content and self.shows_content(request) else own
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
         return [name for _title, options in self.get_fieldsets(request, obj) for name in options["fields"]]
@@ -124,6 +116,8 @@ class VerbAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         """Show a button for each verb that can change this row now and that this user may use."""
         row = context.get("original")
+        if row is not None:
+            context["page"] = self.parts_of(row, request, context["permitted"])
         verbs = self.verbs_for(row) if row is not None else ()
         context["verbs"] = [(name, self.button_label(name, row)) for name in verbs if name in context["permitted"]]
         return super().render_change_form(request, context, *args, **kwargs)
@@ -141,16 +135,96 @@ class VerbAdmin(ReadOnlyAdmin):
 
     def log_verb(self, request: HttpRequest, changed: Sequence[tuple[int, str]]) -> None:
         """Record in Django's history which rows this user changed, each with a text."""
-        kind = ContentType.objects.get_for_model(self.model, for_concrete_model=False).pk
         entries = [
-            LogEntry(
-                user_id=request.user.pk or 0,
-                content_type_id=kind,
-                object_id=str(row_id),
-                object_repr=self.row_name(row_id),
-                action_flag=CHANGE,
-                change_message=what,
-            )
-            for row_id, what in changed
+            log_entry(request, self.model, row_id, self.row_name(row_id), CHANGE, what) for row_id, what in changed
         ]
         LogEntry.objects.bulk_create(entries, batch_size=LOG_BATCH)
+
+
+#: rows of one request; with more rows it might reach its time limit half-way
+ACTION_MAX = 1000
+
+#: rows that a verb has changed, each with its state before
+Changed = Sequence[tuple[int, str]]
+
+
+def apply(
+    model_admin: VerbAdmin,
+    request: HttpRequest,
+    queryset: QuerySet[Model],
+    name: str,
+    verb: Callable[..., bool],
+    told: Callable[[Changed], Iterator[str]] | StrOrPromise,
+    *,
+    allowed: Sequence[str],
+) -> None:
+    """Call `verb` for the first ACTION_MAX rows; say what happened to them, and record it in the history.
+
+    `told` gives the sentences about the changed rows, or is one with their number as %(n)d; `allowed` are the states in
+    which the verb changes rows.
+    """
+    using = load().database
+    # One row more than is used shows whether there are more.
+    rows = model_admin.states_of(queryset.order_by("pk")[: ACTION_MAX + 1])
+    changed, refused = list[tuple[int, str]](), list[str]()
+    try:
+        for row_id, state in rows[:ACTION_MAX]:
+            if verb(row_id, using=using):
+                changed.append((row_id, state))
+            else:
+                refused.append(state)
+    except (Error, DatabaseBusy):
+        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
+        model_admin.message_user(request, text, messages.ERROR)
+    finally:
+        # Rows that were changed before an error are recorded too.
+        model_admin.log_verb(request, [(row_id, f"{name} (was {state})") for row_id, state in changed])
+    said = list(_left(model_admin, name, refused, allowed))
+    if changed:
+        said = [*(told(changed) if callable(told) else [str(told % {"n": len(changed)})]), *said]
+    if len(rows) > ACTION_MAX:
+        said.append(only_the_first())
+    if not rows:
+        said.append(gettext("Nothing was changed: the rows that you chose are no longer in this list."))
+    if said:
+        model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
+
+
+def stop_each(
+    model_admin: ReadOnlyAdmin,
+    request: HttpRequest,
+    queryset: QuerySet[Model],
+    stop: Callable[[Any], bool],
+    told: Callable[[int], str],
+) -> None:
+    """Call `stop` for the first ACTION_MAX runs; say how many it has ended, by `told`."""
+    stopped = 0
+    # One more than is used shows whether there are more.
+    chosen = list(queryset.order_by("pk")[: ACTION_MAX + 1])
+    try:
+        for run in chosen[:ACTION_MAX]:
+            stopped += stop(run)
+    except (Error, DatabaseBusy):
+        text = gettext("The database could not be written to. The other rows are unchanged; try again later.")
+        model_admin.message_user(request, text, messages.ERROR)
+    said = [told(stopped), *([only_the_first()] if len(chosen) > ACTION_MAX else [])]
+    model_admin.message_user(request, " ".join(said), messages.SUCCESS if stopped else messages.WARNING)
+
+
+def only_the_first() -> str:
+    """What an action says if more than ACTION_MAX rows were chosen."""
+    return gettext("Only the first %(n)d were processed; repeat the action for the others.") % {"n": ACTION_MAX}
+
+
+def _left(model_admin: VerbAdmin, name: str, refused: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
+    """Why rows were not changed."""
+    states = [state for state in refused if state not in allowed]
+    if states:
+        words = "; ".join(str(model_admin.state_words[state]) for state in sorted(set(states), key=states.index))
+        yield ngettext(
+            "%(n)d was not changed, because its state does not allow it: %(states)s.",
+            "%(n)d were not changed, because their state does not allow it: %(states)s.",
+            len(states),
+        ) % {"n": len(states), "states": words}
+    if others := len(refused) - len(states):
+        yield model_admin.unchanged(name, others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -14,15 +15,17 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.page.addresses import id_of
+from jobqueue.admin.page.formatting import StrOrPromise
 from jobqueue.admin.page.readonly import ReadOnlyAdmin
+from jobqueue.admin.page.tables import Table, table_of
 from jobqueue.admin.queues import rows
-from jobqueue.admin.queues.breaker import breaker_view
-from jobqueue.admin.queues.page import place_view
+from jobqueue.admin.queues.page import breaker_view, place_view
 from jobqueue.admin.queues.rows import breaker_cells, queue_cells, queue_page
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.flow.breaker_list import breaker_facts
-from jobqueue.flow.overview import QueueState, known_names, queue_states
+from jobqueue.flow.breakers import breaker_facts
+from jobqueue.flow.overview import known_names, queue_states
 from jobqueue.models import FlowRule
 from jobqueue.stats.live import COUNTS
 
@@ -69,6 +72,7 @@ class QueueAdmin(ReadOnlyAdmin):
         names = [name for name in known if query.casefold() in name.casefold()]
         page = Paginator(names, QUEUES_SHOWN).get_page(request.GET.get("p"))
         states = queue_states(using=using, names=list(page.object_list), most=rows.COUNT_MAX)
+        is_capped = any((getattr(state, name) or 0) >= rows.COUNT_MAX for state in states for name in COUNTS)
         now, links = read_now(using), request.user.has_perm("jobqueue.view_job")
         context = {
             **self.admin_site.each_context(request),
@@ -78,10 +82,8 @@ class QueueAdmin(ReadOnlyAdmin):
             "query": query,
             "page": page,
             "is_searchable": len(known) > 1,
-            "head": HEAD,
-            "rows": [queue_cells(state, now, links=links) for state in states],
-            "notes": list(_notes(any(map(_is_capped, states)))),
-            "breaker_head": BREAKER_HEAD,
+            "table": _table(HEAD, [queue_cells(state, now, links=links) for state in states]),
+            "notes": [gettext("Counts stop at %(n)d.") % {"n": rows.COUNT_MAX}] if is_capped else [],
             **self._breakers(request),
             **(extra_context or {}),
         }
@@ -94,7 +96,7 @@ class QueueAdmin(ReadOnlyAdmin):
         using = load().database
         now, found = read_now(using), breaker_facts(using=using)
         shown = [breaker_cells(facts, now) for facts in found[:BREAKERS_SHOWN]]
-        return {"breakers": shown, "more_breakers": len(found) - len(shown)}
+        return {"breakers": _table(BREAKER_HEAD, shown), "more_breakers": len(found) - len(shown)}
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
         """The page of a queue, or of a task in it."""
@@ -121,16 +123,10 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def row_name(self, object_id: object) -> str:
         """The queue or task of a row, which people know by its name and not by its number."""
-        text = str(object_id)
-        is_id = text.isascii() and text.isdigit() and len(text) < 19
-        row = FlowRule.objects.using(load().database).filter(pk=text).first() if is_id else None
+        number = id_of(str(object_id))
+        row = None if number is None else FlowRule.objects.using(load().database).filter(pk=number).first()
         return super().row_name(object_id) if row is None else str(row)
 
 
-def _is_capped(state: QueueState) -> bool:
-    return any((getattr(state, name) or 0) >= rows.COUNT_MAX for name in COUNTS)
-
-
-def _notes(capped: bool) -> Any:
-    if capped:
-        yield gettext("Counts stop at %(n)d.") % {"n": rows.COUNT_MAX}
+def _table(titles: Sequence[StrOrPromise], rows: Sequence[Sequence[str]]) -> Table:
+    return table_of([capfirst(str(title)) for title in titles], rows)

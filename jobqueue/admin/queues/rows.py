@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
 
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.page.addresses import address_of, link, list_address
-from jobqueue.admin.page.formatting import NOTHING, badge, hint, plain, relative, span, stacked, stamp
+from jobqueue.admin.page.formatting import NOTHING, badge, hint, mode_badge, plain, relative, span, stacked, stamp
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import check_dependency
-from jobqueue.flow.breaker_list import BreakerFacts
+from jobqueue.flow.breakers import BreakerFacts
 from jobqueue.flow.overview import QueueState
 from jobqueue.flow.wording import concurrency_text, count_text
-from jobqueue.models import BreakerState, FlowRule
+from jobqueue.models import BreakerState
 from jobqueue.stats.live import COUNTS
 from jobqueue.validation import check_queue
 
 NAME_CHARS, REASON_CHARS = 120, 200
 #: jobs of a queue that the list counts; its own page counts more of them
 COUNT_MAX = 250
-_MODES = {"": "running", "paused": "expired", "draining": "scheduled"}
 _BREAKERS = {"closed": "done", "open": "failed", "half-open": "expired"}
 
 
@@ -37,10 +35,10 @@ def breaker_page(dependency: str) -> str:
     return address_of("flowrule_breaker", dependency=dependency)
 
 
-def queue_cells(state: QueueState, now: datetime, *, links: bool) -> dict[str, Any]:
+def queue_cells(state: QueueState, now: datetime, *, links: bool) -> list[str]:
     """A row of the list; a task stands below its queue. With `links` each count leads to its jobs."""
     most = gettext("of at most %(n)d") % {"n": state.max_ready} if state.max_ready is not None else ""
-    own = [
+    return [
         _name(state),
         mode_cell(state, now),
         stacked(_count(state, "ready", links=links), most) if state.task is None else "",
@@ -49,13 +47,11 @@ def queue_cells(state: QueueState, now: datetime, *, links: bool) -> dict[str, A
         stacked(*limit_texts(state, "concurrency")),
         stacked(*limit_texts(state, "rate")),
     ]
-    return {"cells": own, "is_task": state.task is not None}
 
 
 def mode_cell(state: QueueState, now: datetime) -> str:
     """Whether it runs; why not, who has done that, and until when; and which workers do not know it."""
-    mode = state.mode or ("paused" if state.starts_nothing else "")
-    word = badge(_MODES.get(mode, "running"), str(FlowRule.Mode(mode).label))
+    word = mode_badge(state.mode or ("paused" if state.starts_nothing else ""))
     return stacked(word, format_html_join("", '<span class="jobqueue-part">{}</span>', _whys(state, now)))
 
 
@@ -119,7 +115,8 @@ def breaker_next(facts: BreakerFacts, now: datetime) -> str:
 def _name(state: QueueState) -> str:
     if state.task is None:
         return _link(state.queue, queue_page, check_queue)
-    return _link(state.task, lambda task: queue_page(state.queue, task), lambda task: check_queue(state.queue))
+    name = _link(state.task, lambda task: queue_page(state.queue, task), lambda task: check_queue(state.queue))
+    return format_html('<span class="jobqueue-task">{}</span>', name)
 
 
 def _link(name: str, page: Callable[[str], str], check: Callable[[object], object]) -> str:

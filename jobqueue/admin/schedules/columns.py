@@ -14,6 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.formatting import (
     NOTHING,
+    StrOrPromise,
+    ago,
     badge,
     hint,
     job_link,
@@ -28,6 +30,7 @@ from jobqueue.admin.page.formatting import (
     stamp,
 )
 from jobqueue.admin.page.readonly import Facts
+from jobqueue.admin.page.tables import table_html
 from jobqueue.admin.schedules.form import MISSED_WORDS, OVERLAP_WORDS, UNREADABLE, definition_of, duration
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
@@ -37,14 +40,16 @@ from jobqueue.schedules.listing import arguments_of, is_late
 from jobqueue.schedules.timing import Timing, zone_of
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise, WithAnnotations
+    from django_stubs_ext import WithAnnotations
 
     ShownSchedule = WithAnnotations[Schedule, Facts]
+else:
+    ShownSchedule = Schedule
 
 NEXT_SHOWN, TICKS_SHOWN = 5, 20
 LIST_CHARS, REASON_CHARS = 80, 200
 WORDS: dict[str, StrOrPromise] = {"enabled": _("enabled"), "disabled": _("disabled"), "retired": _("retired")}
-_BADGES = {"enabled": "done", "disabled": "failed", "retired": "canceled"}
+_BADGES = {"enabled": "running", "disabled": "expired", "retired": "canceled"}
 _TICK_BADGES = {"fired": "done", "waiting": "ready", "missed": "failed", "refused": "failed", "skipped": "canceled"}
 
 
@@ -134,7 +139,7 @@ class ScheduleColumns:
 
     @admin.display(description=_("next tick"))
     def next_tick(self, row: ShownSchedule) -> str:
-        return NOTHING if row.next_at is None else hint(relative(row.next_at, row.now), moment(row.next_at, row.now))
+        return ago(row.next_at, row.now)
 
     @admin.display(description=_("last tick"))
     def last_tick(self, row: ShownSchedule) -> str:
@@ -142,7 +147,7 @@ class ScheduleColumns:
         if row.last_tick_at is None:
             return NOTHING
         job = format_html("{} {}", gettext("job"), job_link(row.last_job_id)) if row.last_job_id else ""
-        return stacked(hint(relative(row.last_tick_at, row.now), moment(row.last_tick_at, row.now)), job)
+        return stacked(ago(row.last_tick_at, row.now), job)
 
     @admin.display(description=_("state"))
     def state(self, row: ShownSchedule) -> str:
@@ -202,14 +207,11 @@ class ScheduleColumns:
     def last_ticks(self, row: Schedule) -> str:
         """The newest TICKS_SHOWN ticks that were decided, newest first."""
         ticks = ScheduleTick.objects.using(load().database).filter(schedule_id=row.pk).order_by("-tick_at")
-        cells = "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>"
-        body = format_html_join("", cells, map(_cells, ticks[:TICKS_SHOWN]))
         zone = {"zone": timezone.get_current_timezone_name()}
         when = (gettext("tick (%(zone)s)") % zone, gettext("decided (%(zone)s)") % zone)
         titles = (when[0], gettext("outcome"), gettext("ticks"), gettext("job"), when[1])
-        head = format_html_join("", '<th scope="col">{}</th>', ((title,) for title in titles))
-        table = '<table class="jobqueue-attempts"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>'
-        return format_html(table, head, body) if body else NOTHING
+        rows = [_cells(tick) for tick in ticks[:TICKS_SHOWN]]
+        return table_html(titles, rows) if rows else NOTHING
 
 
 def _cells(tick: ScheduleTick) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError, WrongSettings
@@ -28,8 +28,6 @@ from jobqueue.schedules.timing import CRON_CHARS
 from jobqueue.tasks import registry
 
 if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
-
     _ModelForm = forms.ModelForm[Any]
 else:
     _ModelForm = forms.ModelForm

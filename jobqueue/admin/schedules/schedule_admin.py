@@ -1,31 +1,133 @@
-"""The list of schedules, the page of a schedule, and the form that adds one."""
+"""The list of schedules, the page of one, and the actions: run now, enable, disable, and take back a change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
 from django.db import Error
 from django.db.models import F, Model, Q, QuerySet
-from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue import schedules
 from jobqueue.admin.page.formatting import plain
-from jobqueue.admin.page.readonly import ConditionFilter, NewestFirst
-from jobqueue.admin.page.verb_admin import VerbAdmin, needs
-from jobqueue.admin.schedules import actions as schedule_actions
-from jobqueue.admin.schedules.actions import ReasonForm
+from jobqueue.admin.page.readonly import ConditionFilter
+from jobqueue.admin.page.verb_admin import VerbAdmin, apply, needs
 from jobqueue.admin.schedules.columns import WORDS, ScheduleColumns, state_of, to_take_back
 from jobqueue.admin.schedules.form import ARGUMENTS, TERMS, ScheduleForm
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.schedules import editing
-from jobqueue.schedules.by_hand import REASON_CHARS
+from jobqueue.schedules.editing import REASON_CHARS
+
+
+class ReasonForm(ActionForm):
+    """The form of the actions, with a field for the reason of disabling."""
+
+    # Not max_length: Django would say "No action selected" of a reason that is too long.
+    reason = forms.CharField(
+        label=_("Reason:"), required=False, widget=forms.TextInput(attrs={"maxlength": REASON_CHARS})
+    )
+
+
+_ADDED = ngettext_lazy("%(n)d job was added.", "%(n)d jobs were added.", "n")
+_ENABLED = ngettext_lazy(
+    "%(n)d schedule was enabled; it fires from its next tick on.",
+    "%(n)d schedules were enabled; they fire from their next ticks on.",
+    "n",
+)
+_DISABLED = ngettext_lazy(
+    "%(n)d schedule was disabled; its jobs that are there go on.",
+    "%(n)d schedules were disabled; their jobs that are there go on.",
+    "n",
+)
+_REVERTED = ngettext_lazy(
+    "The change of %(n)d schedule was taken back.", "The changes of %(n)d schedules were taken back.", "n"
+)
+
+
+@admin.action(description=_("Run now (adds a job)"), permissions=["run"])
+def run_now(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Add a job of each, also of those that are disabled."""
+
+    def add(name: str, using: str) -> bool:
+        return schedules.run_now(name, using=using) > 0
+
+    verb = _verb(model_admin, request, add)
+    apply(model_admin, request, queryset, "run now", verb, _ADDED, allowed=("enabled", "disabled"))
+
+
+@admin.action(description=_("Enable"), permissions=["run"])
+def enable(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Fire the ticks again, from the next one on."""
+
+    def change(name: str, using: str) -> bool:
+        return schedules.enable(name, using=using)
+
+    apply(
+        model_admin, request, queryset, "enable", _verb(model_admin, request, change), _ENABLED, allowed=("disabled",)
+    )
+
+
+@admin.action(description=_("Disable (needs a reason)"), permissions=["run"])
+def disable(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Fire no ticks until somebody enables them."""
+    reason = request.POST.get("reason", "").strip()
+    if not 1 <= len(reason) <= REASON_CHARS:
+        text = gettext("Nothing was disabled: give a reason of 1 to %(n)d characters.") % {"n": REASON_CHARS}
+        model_admin.message_user(request, text, messages.ERROR)
+        return
+
+    def change(name: str, using: str) -> bool:
+        return schedules.disable(name, reason=reason, using=using)
+
+    named = f"disable: {plain(reason)}"
+    apply(model_admin, request, queryset, named, _verb(model_admin, request, change), _DISABLED, allowed=("enabled",))
+
+
+@admin.action(description=_("Take back the change by hand"), permissions=["change"])
+def revert(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+    """Put in force again what workers announce."""
+
+    def change(name: str, using: str) -> bool:
+        return editing.revert(name, by=request.user.get_username(), using=using)
+
+    made = Q(edited=True) | Q(source=Schedule.Source.ADMIN)
+    by_hand = queryset.filter(made).exclude(announced_digest="")
+    if not by_hand.exists():
+        text = gettext("No chosen schedule has a change that could be taken back.")
+        model_admin.message_user(request, text, messages.WARNING)
+        return
+    allowed = ("enabled", "disabled", "retired")
+    apply(model_admin, request, by_hand, "take back", _verb(model_admin, request, change), _REVERTED, allowed=allowed)
+
+
+ALL = (run_now, enable, disable, revert)
+
+
+def _verb(model_admin: VerbAdmin, request: HttpRequest, change: Callable[[str, str], bool]) -> Callable[..., bool]:
+    """`change` of the schedule with an id; an error that concerns this schedule is said, and others go on."""
+
+    def verb(row_id: int, *, using: str) -> bool:
+        row = Schedule.objects.using(using).filter(pk=row_id).only("name", "retired_at").first()
+        if row is None or (row.retired_at is not None and change.__name__ == "add"):
+            return False
+        try:
+            return change(row.name, using)
+        except DatabaseBusy:
+            raise
+        except JobQueueError as error:
+            model_admin.message_user(request, plain(error), messages.ERROR)
+            return False
+
+    return verb
+
 
 #: the attribute of a request whose write was refused
 _REFUSED = "jobqueue_refused"
@@ -61,15 +163,6 @@ class SourceFilter(ConditionFilter):
     conditions = {str(source): {"source": source} for source in Schedule.Source}
 
 
-class ByName(NewestFirst):
-    """Schedules by name, in the order of the unique index."""
-
-    page_words = (_("First"), _("Previous"), _("Next"))
-
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
-        return ["name", "pk"]
-
-
 @admin.register(Schedule)
 class ScheduleAdmin(ScheduleColumns, VerbAdmin):
     """Schedules. Unlike jobs they may be added and changed here, by schedules.editing."""
@@ -78,7 +171,8 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
     list_display = ("schedule_name", "words", "task_short", "next_tick", "last_tick", "state")
     list_display_links = ("schedule_name",)
     list_filter = (StateFilter, SourceFilter)
-    actions = schedule_actions.ALL
+    order = ("name", "pk")
+    actions = ALL
     action_form = ReasonForm
     search_fields = ("name", "task")
     search_help_text = _("Part of the name or of the task")
@@ -100,16 +194,9 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
         retired = isinstance(obj, Schedule) and obj.retired_at is not None
         return request.user.has_perm("jobqueue.change_schedule") and not retired
 
-    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[NewestFirst]:
-        return ByName
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
-    ) -> tuple[QuerySet[Model], bool]:
+    def find(self, request: HttpRequest, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """The schedules with the term in their name or task: there are few of them."""
-        term = search_term.strip()
-        found = Q(name__icontains=term) | Q(task__icontains=term)
-        return (queryset.filter(found) if term else queryset), False
+        return rows.filter(Q(name__icontains=term) | Q(task__icontains=term))
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """The state and the ticks; below them the definition, as a form for users who may change it."""

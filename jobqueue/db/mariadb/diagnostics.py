@@ -22,9 +22,9 @@ from jobqueue.db.mysql.diagnostics import (
     MonitorReader,
     MySQLDiagnostics,
     ask,
-    marks,
     record_of,
 )
+from jobqueue.db.statements import marks
 from jobqueue.exceptions import NotSupported
 
 # Instants of INNODB_TRX have the zone of the server's host and no fractions, so they are only compared to each other.
@@ -45,7 +45,7 @@ _TABLE_WAITS = """
 SELECT id, time_ms / 1000, info FROM information_schema.processlist
 WHERE state LIKE 'Waiting for table %%lock' AND db = DATABASE() ORDER BY 2 DESC LIMIT %s
 """
-# As db.mysql.set_up finds old transactions.
+# As db.mysql.diagnostics finds old transactions.
 _HAVE_LOCKS = """
 SELECT trx_mysql_thread_id,
   TIMESTAMPDIFF(SECOND, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()) AS age, trx_query

@@ -10,9 +10,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.callers_transaction import once_per_session
-from jobqueue.db.lock_dialect import M
-from jobqueue.db.mysql import hints
+from jobqueue.db.locks import M
 from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.statements import force_index, update_by_key
 from jobqueue.db.parameters import Parameter
 
 
@@ -44,7 +44,7 @@ class MariaDBLocks(MySQLLocks):
     def _lock_alone(self, queryset: QuerySet[M], keys: list[Any], skip_locked: bool) -> list[M]:
         """Those of `keys` that are in the queryset, locked in their own table only."""
         alone = _alone(queryset, keys)
-        locking = hints.force_index(alone, "PRIMARY").select_for_update(skip_locked=skip_locked)
+        locking = force_index(alone, "PRIMARY").select_for_update(skip_locked=skip_locked)
         newest = {row["pk"]: row for row in locking.values("pk", *_columns(queryset))}
         shown = {row["pk"]: row for row in alone.filter(pk__in=newest).values("pk", *_columns(queryset))}
         mine = queryset.filter(pk__in=newest)
@@ -54,8 +54,8 @@ class MariaDBLocks(MySQLLocks):
     def update_locked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """By key alone too: a subquery of an UPDATE locks what it reads."""
         if not _joins(queryset):
-            return hints.update_by_key(queryset, changes)
-        return hints.update_by_key(_alone(queryset, list(queryset.values_list("pk", flat=True))), changes)
+            return update_by_key(queryset, changes)
+        return update_by_key(_alone(queryset, list(queryset.values_list("pk", flat=True))), changes)
 
 
 def _alone(queryset: QuerySet[M], keys: list[Any]) -> QuerySet[M]:

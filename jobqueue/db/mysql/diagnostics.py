@@ -17,6 +17,7 @@ from jobqueue.db.diagnostics import (
     HeldLocks,
     LockKind,
     LockWait,
+    OldTransaction,
     Party,
     RowHolder,
     SlowStatement,
@@ -24,7 +25,8 @@ from jobqueue.db.diagnostics import (
     without_values,
 )
 from jobqueue.db.diagnostics import marked as _
-from jobqueue.db.mysql.server import error_number
+from jobqueue.db.mysql.statements import error_number
+from jobqueue.db.statements import marks
 from jobqueue.exceptions import NotSupported
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
@@ -120,6 +122,13 @@ _SLOW = (
     "WHERE schema_name = DATABASE() AND sum_lock_time > 1e10 AND digest_text NOT LIKE 'EXPLAIN%%' "
     "ORDER BY sum_lock_time DESC LIMIT %s"
 )
+# Instants of INNODB_TRX have the zone of the server's host.
+_OLD = """
+SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()) AS age,
+  trx_query IS NULL, trx_rows_locked > 0 OR trx_rows_modified > 0
+FROM information_schema.innodb_trx WHERE trx_mysql_thread_id NOT IN (0, CONNECTION_ID())
+HAVING age >= %s ORDER BY age DESC LIMIT %s
+"""
 NO_SCHEMA_RIGHT = _(
     "This account may not read performance_schema, so lock waits and slow locking statements are not shown. "
     "GRANT SELECT ON performance_schema.* TO it."
@@ -236,6 +245,15 @@ class MySQLDiagnostics(Diagnostics):
             for text, runs, locked, total in rows
         ]
 
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
+        """From InnoDB's list of transactions, which needs PROCESS."""
+        rows = ask(connection, _OLD, [seconds, limit], NO_PROCESS_RIGHT)
+        return [
+            OldTransaction(int(session), float(age), bool(idles), bool(locks)) for session, age, idles, locks in rows
+        ]
+
 
 def _lock(table: str, index: str | None, lock_type: str, mode: str, data: str | None) -> HeldLock:
     if lock_type == "TABLE" or index is None:
@@ -258,11 +276,6 @@ def _holder(table: str, key: str, session: int, seconds: Any, statement: str | N
 def _table_holder(table: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowHolder:
     text = without_values(statement, MYSQL_QUOTES)
     return RowHolder(table, "", int(session), None if seconds is None else float(seconds), text, bool(idles))
-
-
-def marks(values: Sequence[object]) -> str:
-    """A placeholder for each of these."""
-    return ", ".join(["%s"] * len(values))
 
 
 def _metadata_wait(

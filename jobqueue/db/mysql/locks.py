@@ -1,23 +1,26 @@
-"""Row locks by key and GET_LOCK, on MySQL and MariaDB."""
+"""Row locks by key, rows of mutexes, and GET_LOCK, on MySQL and MariaDB."""
 
 from __future__ import annotations
 
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from django.db import Error, IntegrityError, OperationalError, transaction
+from django.db import Error, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
-from jobqueue.db.mysql import hints
-from jobqueue.db.mysql.mutex import CHANGED, NOT_YET, MutexOfMySQL
-from jobqueue.db.mysql.server import error_number
-from jobqueue.db.parameters import placeholder, readable
-from jobqueue.db.sockets import one_value
+from jobqueue.db.locks import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.mysql.statements import error_number, force_index, update_by_key
+from jobqueue.db.parameters import Parameter, placeholder, readable
+from jobqueue.db.statements import one_value
 
+#: the server has ended the session, or the answer was lost: shutting down, killed, gone, lost, idle for too long
+SESSION_LOST = {1053, 1077, 1079, 1927, 2006, 2013, 2055, 4031}
 # The statement's time is over (MariaDB, MySQL), KILL QUERY.
 _LIMITS = {1969, 3024, 1317}
 # Deadlock, row changed (MariaDB), refused by a cluster: the server has rolled the whole transaction back.
@@ -28,6 +31,15 @@ _SLICE_SECONDS = 5.0
 _SPARE_KEYS = 20
 # Set while the transaction's waits are bounded from outside: a mutex without a timeout of its own must not ask again.
 _BOUNDED = "_jobqueue_bounded"
+#: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
+NOT_YET = {1205, 3572}
+#: MariaDB with innodb_snapshot_isolation: the row is newer than the snapshot
+CHANGED = 1020
+_KNOWN_MAX = 10_000
+#: rows that were committed when this process looked, and until when none of them can have been swept
+_known: dict[tuple[str, str, str], float] = {}
+#: how long it is kept for the next use
+IDLE_SECONDS = 2.0
 
 
 class MySQLLocks(LockDialect):
@@ -45,7 +57,7 @@ class MySQLLocks(LockDialect):
             return super().lock_first(queryset, count, skip_locked=False)
 
         def lock(keys: list[Any]) -> list[M]:
-            return list(self.lock_own(hints.force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
+            return list(self.lock_own(force_index(queryset.filter(pk__in=keys), "PRIMARY"), skip_locked=True))
 
         return self.find_and_lock(queryset, count, lock)
 
@@ -67,7 +79,7 @@ class MySQLLocks(LockDialect):
             window *= 8
         return rows
 
-    update_locked = staticmethod(hints.update_by_key)
+    update_locked = staticmethod(update_by_key)
     #: the key of a mutex as a statement takes it
     mutex_parameter = staticmethod(readable)
 
@@ -265,3 +277,202 @@ def cluster_problem(variables: dict[str, str]) -> str | None:
     if variables.get("group_replication_group_name") and single_primary == "OFF":
         return "this server is one of several primaries of a group, and the others do not see its GET_LOCK"
     return None
+
+
+class MutexOfMySQL:
+    """A key's row, which is committed by a session of its own before the caller's transaction locks it.
+
+    If the caller inserted it, its rollback would turn the locks of the waiting sessions into gap locks, and these would
+    deadlock when each of them inserts the row.
+    """
+
+    def __init__(
+        self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, name: Parameter, *, nowait: bool
+    ) -> None:
+        self.connection, self.rows, self.key = connection, rows, key
+        #: the key as a statement takes it
+        self.name, self.place = name, placeholder(name)
+        self.table = connection.ops.quote_name(rows.table)
+        self.suffix = " NOWAIT" if nowait else ""
+
+    def take(self) -> None:
+        """Lock it and add one. Raises StaleSnapshot if this transaction's reads are older than the last holder."""
+        with self.connection.cursor() as cursor:
+            found = self._lock(cursor)
+            if found is None:
+                # Deleted since this process has seen it.
+                self.make(again=True)
+                found = self._lock(cursor)
+            self._refuse_stale(cursor, found)
+            rows = self.rows
+            changes = f"{rows.takes} = {rows.takes} + 1, {rows.taken_at} = UTC_TIMESTAMP(6)"
+            cursor.execute(
+                f"INSERT INTO {self.table} ({rows.key}, {rows.takes}, {rows.taken_at}) "
+                f"VALUES ({self.place}, 1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE {changes}"
+                if found is None
+                else f"UPDATE {self.table} FORCE INDEX (PRIMARY) SET {changes} WHERE {rows.key} = {self.place}",
+                [self.name],
+            )
+
+    def _lock(self, cursor: Any) -> tuple[int, str, str | None] | None:
+        """(takes, row as it is, row as this transaction's snapshot shows it); None where there is no row.
+
+        The level of a transaction cannot be asked for, so all of them are compared. No plain read may come before the
+        lock, it would open the snapshot before the last holder's commit: the inner one depends on the locked row.
+        """
+        key, takes, made = self.rows.key, self.rows.takes, self.rows.created_at
+        cursor.execute(
+            f"SELECT t.{takes}, CONCAT(t.{takes}, ' ', t.{made}), "
+            f"(SELECT CONCAT(s.{takes}, ' ', s.{made}) FROM {self.table} AS s WHERE s.{key} = t.{key}) "
+            f"FROM {self.table} AS t FORCE INDEX (PRIMARY) WHERE t.{key} = {self.place} FOR UPDATE{self.suffix}",
+            [self.name],
+        )
+        found: tuple[int, str, str | None] | None = cursor.fetchone()
+        return found
+
+    def _refuse_stale(self, cursor: Any, found: tuple[int, str, str | None] | None) -> None:
+        if found is None:
+            cursor.execute(f"SELECT 1 FROM {self.table} WHERE {self.rows.key} = {self.place}", [self.name])
+            takes, unseen, is_same = 0, cursor.fetchone() is None, False
+        else:
+            takes, unseen, is_same = found[0], found[2] is None, found[1] == found[2]
+        if is_same:
+            return
+        # A row that was never taken, of a key that is not in the snapshot: new, unless one was deleted in between.
+        if takes or not unseen or self._swept(cursor):
+            raise stale_snapshot(self.key)
+
+    def _swept(self, cursor: Any) -> bool:
+        """Whether rows of mutexes have been deleted since this transaction's snapshot."""
+        cursor.execute(f"{self.rows.deletions_sql} LOCK IN SHARE MODE")
+        now = cursor.fetchone()
+        cursor.execute(self.rows.deletions_sql)
+        return bool(now != cursor.fetchone())
+
+    def make(self, *, again: bool = False) -> None:
+        """Commit the row by a session of its own, if this process has not seen it yet."""
+        known = (self.connection.alias, str(self.connection.settings_dict["NAME"]), self.key)
+        if not again and _known.get(known, 0.0) > time.monotonic():
+            return
+        try:
+            made = self._make_beside()
+        except OperationalError as error:
+            if error_number(error) not in SESSION_LOST:
+                raise
+            # It was perhaps ended while it was idle. The next use opens a new one.
+            made = self._make_beside()
+        if made:
+            if len(_known) >= _KNOWN_MAX:
+                _known.clear()
+            _known[known] = time.monotonic() + self.rows.idle_seconds / 2
+
+    def _make_beside(self) -> bool:
+        with cursor_beside(self.connection.alias) as cursor:
+            return cursor is not None and self._make(cursor)
+
+    def _make(self, cursor: Any) -> bool:
+        """Whether there is a row that the sweeper will leave alone for a while."""
+        rows = self.rows
+        young = f"TIMESTAMPADD(SECOND, -{rows.idle_seconds // 2}, UTC_TIMESTAMP(6))"
+        used = f"COALESCE({rows.taken_at}, {rows.created_at})"
+        cursor.execute(f"SELECT {used} > {young} FROM {self.table} WHERE {rows.key} = {self.place}", [self.name])
+        found = cursor.fetchone()
+        if found is not None:
+            return bool(found[0])
+        cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        try:
+            cursor.execute(f"INSERT INTO {self.table} ({rows.key}) VALUES ({self.place})", [self.name])
+        except IntegrityError:
+            pass  # another session has just inserted it
+        except OperationalError as error:
+            if error_number(error) not in NOT_YET:
+                raise
+            return False
+        return True
+
+
+class Beside:
+    """One session per database in this process, for one thread at a time, closed soon after its last use."""
+
+    def __init__(self) -> None:
+        self._using = threading.Lock()
+        self._sessions: dict[tuple[str, str], Any] = {}
+        self._last_use = 0.0
+        self._closer: threading.Timer | None = None
+
+    @contextmanager
+    def cursor(self, alias: str) -> Iterator[Any]:
+        """A cursor in autocommit; None where the server takes no further session."""
+        with self._using:
+            session = self._session(alias)
+            if session is None:
+                yield None
+                return
+            try:
+                with session.cursor() as cursor:
+                    yield cursor
+            except Error:
+                # After any error the next use opens a new session.
+                self._close()
+                raise
+            self._last_use = time.monotonic()
+            self._close_later()
+
+    def _session(self, alias: str) -> Any:
+        key = (alias, str(connections.settings[alias]["NAME"]))
+        if key in self._sessions:
+            return self._sessions[key]
+        session: Any = connections.create_connection(alias)
+        session.inc_thread_sharing()
+        try:
+            session.ensure_connection()
+            session.set_autocommit(True)
+        except OperationalError:
+            session.close()
+            return None
+        self._sessions[key] = session
+        return session
+
+    def _close_later(self) -> None:
+        if self._closer is not None:
+            return
+        closer = threading.Timer(IDLE_SECONDS, self._close_if_idle)
+        closer.daemon = True
+        try:
+            closer.start()
+            self._closer = closer
+        except RuntimeError:
+            # No thread can be started.
+            self._close()
+
+    def _close_if_idle(self) -> None:
+        with self._using:
+            self._closer = None
+            if time.monotonic() - self._last_use >= IDLE_SECONDS:
+                self._close()
+            else:
+                self._close_later()
+
+    def _close(self) -> None:
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            session.close()
+
+
+_inherited: list[Beside] = []
+_beside = Beside()
+
+
+def cursor_beside(alias: str) -> Any:
+    """A `with` block with a cursor of this process's second session; None where the server accepts no more sessions."""
+    return _beside.cursor(alias)
+
+
+def _begin_anew() -> None:
+    """The sessions of a forked process are its parent's: closing one, or letting it be collected, would end it."""
+    global _beside
+    _inherited.append(_beside)
+    _beside = Beside()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

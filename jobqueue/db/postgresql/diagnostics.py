@@ -11,11 +11,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.diagnostics import (
     Deadlock,
+    DeadRows,
     Diagnostics,
     HeldLock,
     HeldLocks,
     LockKind,
     LockWait,
+    OldTransaction,
     Party,
     RowHolder,
     SlowStatement,
@@ -24,7 +26,7 @@ from jobqueue.db.diagnostics import (
     without_values,
 )
 from jobqueue.db.diagnostics import marked as _
-from jobqueue.db.sockets import one_value
+from jobqueue.db.statements import marks, one_value
 from jobqueue.exceptions import NotSupported
 
 # A wait for a row is a wait for its last writer's transaction; the row itself is what the waiter holds a tuple lock on.
@@ -85,6 +87,15 @@ _SHARED = (
     "(SELECT pg_current_xact_id_if_assigned()::xid AS xid) top "
     "WHERE top.xid IS NOT NULL AND top.xid = ANY(r.xids)"
 )
+_OLD = """
+SELECT pid, EXTRACT(epoch FROM clock_timestamp() - xact_start) AS age, state <> 'active',
+  EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = to_regclass(%s) AND l.granted
+    AND l.mode NOT IN ('AccessShareLock', 'SIReadLock'))
+FROM pg_stat_activity a
+WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
+  AND xact_start <= clock_timestamp() - make_interval(secs => %s)
+ORDER BY xact_start LIMIT %s
+"""
 _LINE = re.compile(r"Process (\d+) waits for (.+?); blocked by process (\d+)\.")
 ELSEWHERE = _(
     "PostgreSQL reports a deadlock to the victim only; the statements of the others are in the server's log. "
@@ -132,8 +143,7 @@ class PostgreSQLDiagnostics(Diagnostics):
         """By xmax of the rows, so not of rows whose lock was taken in a savepoint that has been released."""
         quote, parts, params = connection.ops.quote_name, list[str](), list[Any]()
         for table, (column, values) in rows.items():
-            marks = ", ".join(["%s"] * len(values))
-            parts.append(_HOLDERS.format(table=quote(table), column=quote(column), values=marks))
+            parts.append(_HOLDERS.format(table=quote(table), column=quote(column), values=marks(values)))
             params += [table, *values, seconds]
         with connection.cursor() as cursor:
             cursor.execute(f"{' UNION '.join(parts)} ORDER BY 4 DESC LIMIT 20", params)
@@ -146,7 +156,7 @@ class PostgreSQLDiagnostics(Diagnostics):
     def table_holders(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[RowHolder]:
         """From pg_locks, by the mode that keeps readers out."""
         with connection.cursor() as cursor:
-            cursor.execute(_TABLE_HOLDERS.format(tables=", ".join(["%s"] * len(tables))), [*tables])
+            cursor.execute(_TABLE_HOLDERS.format(tables=marks(tables)), [*tables])
             found = cursor.fetchall()
         return [
             RowHolder(table, "", int(session), None if age is None else float(age), without_values(query), bool(idles))
@@ -171,6 +181,22 @@ class PostgreSQLDiagnostics(Diagnostics):
 
     def slow_statements(self, connection: BaseDatabaseWrapper, limit: int = 10) -> list[SlowStatement]:
         raise NotSupported(UNCOUNTED)
+
+    def old_transactions(
+        self, connection: BaseDatabaseWrapper, table: str, seconds: float, limit: int
+    ) -> list[OldTransaction]:
+        """From pg_stat_activity, which shows those of other accounts to members of pg_read_all_stats only."""
+        with connection.cursor() as cursor:
+            cursor.execute(_OLD, [table, seconds, limit])
+            rows = cursor.fetchall()
+        return [OldTransaction(int(pid), float(age), bool(idles), bool(locks)) for pid, age, idles, locks in rows]
+
+    def dead_rows(self, connection: BaseDatabaseWrapper, table: str) -> DeadRows | None:
+        """As autovacuum counts them."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relid = %s::regclass", [table])
+            row = cursor.fetchone()
+        return DeadRows(*map(int, row)) if row else None
 
 
 def _wait(waiting: int, blocking: int, begun: Any, seconds: Any, locked: str, mode: str, *rest: Any) -> LockWait:

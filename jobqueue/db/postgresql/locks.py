@@ -10,15 +10,15 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_dialect import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.locks import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
 from jobqueue.db.parameters import Parameter
-from jobqueue.db.postgresql.session import is_pooled, sqlstate
-from jobqueue.db.sockets import one_value
+from jobqueue.db.postgresql.statements import sqlstate
+from jobqueue.db.statements import one_value
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
-# By statement_timeout or pg_cancel_backend().
-_CANCELED = "57014"
+#: SQLSTATE of a statement that statement_timeout or pg_cancel_backend() ended
+CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3
 #: keys of one look: the server has room for some thousand locks of all sessions together
@@ -50,7 +50,7 @@ class PostgreSQLLocks(LockDialect):
         except OperationalError as error:
             if sqlstate(error) == "40001":
                 raise stale_snapshot(key) from error
-            if sqlstate(error) == _CANCELED:
+            if sqlstate(error) == CANCELED:
                 raise wait_ended(key, error) from error
             raise
         return found is not None
@@ -95,7 +95,7 @@ class PostgreSQLLocks(LockDialect):
         """What the statement returned; None if it did not get its lock in time."""
         if timeout_seconds is None:
             return bool(one_value(connection, sql, [key]))
-        row = self._within(connection, sql, [key], timeout_seconds, also=_CANCELED)
+        row = self._within(connection, sql, [key], timeout_seconds, also=CANCELED)
         return None if row is None else bool(row[0])
 
     def _within(
@@ -203,3 +203,10 @@ class PostgreSQLLocks(LockDialect):
 def _number(name: str) -> int:
     """The 64 signed bits that stand for a name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+
+
+def is_pooled(connection: BaseDatabaseWrapper) -> bool:
+    """A pooler such as PgBouncer makes up the number that the driver receives at the login."""
+    connection.ensure_connection()
+    session: Any = connection.connection
+    return bool(one_value(connection, "SELECT pg_backend_pid()") != session.info.backend_pid)

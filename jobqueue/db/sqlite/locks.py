@@ -9,7 +9,7 @@ from typing import Any
 from django.db import OperationalError, ProgrammingError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.lock_dialect import LockDialect, MutexTable, UniqueInsert, stale_snapshot
+from jobqueue.db.locks import LockDialect, MutexTable, UniqueInsert, stale_snapshot
 from jobqueue.exceptions import StaleSnapshot
 
 _WAIT_MS_MAX = 2**31 - 1

@@ -40,14 +40,14 @@ from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
-from jobqueue.outbox import Relay, lanes
+from jobqueue.outbox import Relay, statements
 from jobqueue.outbox.relay import DatabaseUnreachable, run
 from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
 from jobqueue.worker.run import call_threads
-from jobqueue.worker.shared import stack_dump
+from jobqueue.worker.shared.processes import print_at_sigquit
 from jobqueue.worker.shared.watchdog import Watchdog
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -120,7 +120,7 @@ class Command(BaseCommand):
                 Watchdog("this relay", relay.watch.lease_seconds / 2).start()
         try:
             with watched(connections[using]):
-                retry_transient("relay", lambda: lanes.heads(lanes.LOWEST, using=using, limit=1), using=using)
+                retry_transient("relay", lambda: statements.heads(statements.LOWEST, using=using, limit=1), using=using)
         except (Error, DatabaseBusy) as error:
             self._exit(unreadable(using, error, "the outbox"), NO_DATABASE)
         self._catch_signals(stop, relay, given["shutdown_timeout"])
@@ -172,7 +172,7 @@ class Command(BaseCommand):
         signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _counts(relay)))
         # Closing the terminal must not kill this process while it holds leases on events.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
-        stack_dump.print_at_sigquit(Shutdown(stop, relay, shutdown_seconds).on_signal)
+        print_at_sigquit(Shutdown(stop, relay, shutdown_seconds).on_signal)
 
     def _guard(self, watching: bool) -> None:
         """Set or cancel a C timer that ends the process if a delivery holds the interpreter's lock for too long."""

@@ -43,7 +43,8 @@ class KafkaBroker(Destination):
             except (BufferError, self._library.KafkaException) as error:
                 outcomes[event.id] = error.args[0] if error.args else error
         producer.flush(WAIT_SECONDS + 1)
-        answers = [outcomes.get(event.id, self._timed_out()) for event in events]
+        timed_out = self._library.KafkaError(self._library.KafkaError._MSG_TIMED_OUT)
+        answers = [outcomes.get(event.id, timed_out) for event in events]
         if any(answers):
             # The producer must not send a failed event later, after others of its key.
             self.close()
@@ -71,9 +72,6 @@ class KafkaBroker(Destination):
             }
             self._producer = self._library.Producer({**config, **self._options.get("CONFIG", {})})
         return self._producer
-
-    def _timed_out(self) -> Any:
-        return self._library.KafkaError(self._library.KafkaError._MSG_TIMED_OUT)
 
     def _outcome(self, error: Any) -> Outcome:
         if error is None:

@@ -65,7 +65,6 @@ class RedisStream(Destination):
             client.close()
 
     def close(self) -> None:
-        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

@@ -59,12 +59,11 @@ def _row(one: Mapping[str, Any], tables: Tables, now: datetime, using: str) -> R
         {**{key: value for key, value in bounds.items() if value is not None}, **terms},
         runs=1 if one.get("one_off") and one.get("clocked_id") is None else None,
         disabled="" if one["enabled"] else "was disabled in django-celery-beat",
-        lost=tuple(key for key in _LOST if one.get(key) not in (None, "")) + _headers(one),
+        lost=(
+            *(key for key in _LOST if one.get(key) not in (None, "")),
+            *(() if one.get("headers") in (None, "", "{}") else ("headers",)),
+        ),
     )
-
-
-def _headers(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return () if one.get("headers") in (None, "", "{}") else ("headers",)
 
 
 def _json(text: str, kind: type) -> Any:

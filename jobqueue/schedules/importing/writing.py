@@ -11,9 +11,8 @@ from jobqueue.compat import AnyTask
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, JobQueueError
 from jobqueue.models import Schedule
-from jobqueue.schedules.declaring import Terms, check_arguments, check_name, check_terms, declared
+from jobqueue.schedules.declaring import Terms, check_arguments, check_name, check_terms, declared, task_of
 from jobqueue.schedules.editing import save
-from jobqueue.schedules.from_settings import task_of
 from jobqueue.schedules.importing import beat, django_q
 from jobqueue.schedules.importing.rows import Row
 from jobqueue.validation import did_you_mean

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Q, Subquery
+from django.db.models import BooleanField, ExpressionWrapper, Min, Q, Subquery
 
+from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import UtcNow
+from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
@@ -25,6 +27,9 @@ READY = Unestimated(Job.Status.READY)
 #: slots of the statements below
 QUEUE = UnestimatedSlot("queue", NameField())
 LEVEL = Slot("level", Job._meta.get_field("priority"))
+#: between two looks of a process for jobs that have waited longer than the STARVE_SECONDS of their queue
+AGED_LOOK_SECONDS = 1.0
+_next_aged_look: dict[tuple[str, str], float] = {}
 
 
 def due(queue: Any, priority: Any, *, using: str) -> JobQuerySet:
@@ -112,9 +117,9 @@ def queue_names(*, using: str, limit: int = NAMES_MAX, after: str | None = None)
     table, column = map(connection.ops.quote_name, (Job._meta.db_table, "queue"))
     with connection.cursor() as cursor:
         if after is None:
-            cursor.execute(vendor(using).distinct_sql(table, column, INDEX), [limit])
+            cursor.execute(vendor(using).loose_scan_sql(table, [column], INDEX), [limit])
         else:
-            cursor.execute(vendor(using).distinct_after_sql(table, column, INDEX), [after, limit])
+            cursor.execute(vendor(using).loose_scan_sql(table, [column], INDEX, after=True), [after, limit])
         return [str(name) for (name,) in cursor.fetchall()]
 
 
@@ -125,12 +130,42 @@ def waiting_names(*, using: str) -> list[str]:
     """
     connection = connections[using]
     with connection.cursor() as cursor:
-        sql = vendor(using).distinct_where_sql(
+        sql = vendor(using).loose_scan_sql(
             connection.ops.quote_name(Job._meta.db_table),
-            "queue",
+            ["queue"],
             INDEX,
-            [f"status = {vendor(using).unestimated_sql % Job.Status.READY}", "gate = 0"],
-            ["priority", "run_at", "id"],
+            where=[f"status = {vendor(using).unestimated_sql % Job.Status.READY}", "gate = 0"],
+            order=["priority", "run_at", "id"],
         )
         cursor.execute(sql)
         return [str(name) for (name,) in cursor.fetchall()]
+
+
+def aged_look_is_due(queue: str, *, using: str) -> bool:
+    """Whether the queue has STARVE_SECONDS and this process last looked more than a second ago."""
+    return _starve_seconds(queue) is not None and time.monotonic() >= _next_aged_look.get((using, queue), 0.0)
+
+
+def aged_levels(queue: str, *, using: str) -> Iterator[tuple[int, JobQuerySet]]:
+    """(priority, its jobs that have been due for longer than STARVE_SECONDS, oldest first), lowest priority first.
+
+    Yields nothing without that setting, or if this process looked less than a second ago. Two non-locking index seeks
+    per priority level.
+    """
+    seconds = _starve_seconds(queue)
+    if seconds is None or not aged_look_is_due(queue, using=using):
+        return
+    _next_aged_look[using, queue] = time.monotonic() + AGED_LOOK_SECONDS
+    waiting = Job.objects.using(using).filter(queue=Unestimated(queue), status=READY, gate=0)
+    waiting = vendor(using).force_index(waiting, INDEX)
+    level = waiting.aggregate(low=Min("priority"))["low"]
+    while level is not None:
+        rows = due(Unestimated(queue), level, using=using).filter(run_at__lte=UtcNowPlus(-seconds))
+        if rows.values("pk")[:1]:
+            yield level, rows
+        level = waiting.filter(priority__gt=level).aggregate(low=Min("priority"))["low"]
+
+
+def _starve_seconds(queue: str) -> float | None:
+    own = load().queues.get(queue)
+    return own.starve_seconds if own else None

@@ -20,12 +20,9 @@ from jobqueue.gates.rules import RULES_SECONDS, rules
 from jobqueue.gates.unlocked import GateMissing
 from jobqueue.gates.whole_queues import NO_LIMITS, make_room
 from jobqueue.models import Job
-from jobqueue.transitions.claiming.aging import look_is_due
-from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursors, SinglePriorityCache
-from jobqueue.transitions.claiming.expiring import EXPIRED_BATCH, ended_before
-from jobqueue.transitions.claiming.gating import GatedQueues
-from jobqueue.transitions.claiming.request import Request, Taken
+from jobqueue.transitions.claiming.candidates import Head, aged_look_is_due
+from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, GatedQueues, ScanCursors, SinglePriorityCache
+from jobqueue.transitions.claiming.request import EXPIRED_BATCH, Request, Taken, ended_before
 from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.update_returning import update_returning
 from jobqueue.transitions.leases import Lease
@@ -184,7 +181,7 @@ class Claimer:
         remember: bool,
         paced_max: int | None,
     ) -> Request:
-        aged, limits = look_is_due(queue, using=self._using), self._gated.present
+        aged, limits = aged_look_is_due(queue, using=self._using), self._gated.present
         one = vendor(self._using).has_update_returning and limits.none
         excluded = self._gated.excluded(queue, in_one=one)
         in_one = one and look == limit and not aged and excluded is not None

@@ -1,28 +1,39 @@
-"""What one pass of a claim asks for, and the leases it makes of the rows it gets."""
+"""What one pass of a claim asks for, the leases it makes of the rows it gets, and what it does with expired ones."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
+from django.db import Error
 from django.db.models import Expression, F
 
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
+from jobqueue.db.retry import retry_transient
+from jobqueue.exceptions import DatabaseBusy, JobExpired
+from jobqueue.failures import FailureCause, describe
 from jobqueue.gates.breaker_states import has_dependencies
 from jobqueue.gates.rules import NO_RULES, Rules
 from jobqueue.gates.waiting import Blocked
 from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
+from jobqueue.models.job import JobQuerySet
+from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
-from jobqueue.transitions.leases import Lease
+from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, ScanCursor
+from jobqueue.transitions.leases import Lease, canceled
 from jobqueue.validation import SECONDS_MAX
 
+logger = logging.getLogger("jobqueue.transitions")
+
+EXPIRED_BATCH = 500  # where one has expired there are often many
 _WORKER = Slot("worker", NameField())
 
 
@@ -154,3 +165,52 @@ class Taken(NamedTuple):
 
 
 NOTHING = Taken([], [], [])
+
+
+def expired(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """`rows` split into those that may run and those that have expired."""
+    late = [row for row in rows if row.valid_until is not None and row.valid_until <= row.now]
+    return ([row for row in rows if row not in late] if late else list(rows)), late
+
+
+def end_expired(rows: JobQuerySet) -> None:
+    """End `rows` CANCELED, cause EXPIRED."""
+    error = JobExpired("its expires_at came before this attempt began; retry runs it all the same")
+    rows.update(**canceled(), cause=FailureCause.EXPIRED.value, fingerprint=None, last_error=describe(error))
+
+
+def ended_now(rows: Sequence[Row], *, using: str) -> list[tuple[Row, datetime | None]]:
+    """`rows`, which this transaction has ended, each with its finished_at, which identifies this end of the job."""
+    ids = [row.pk for row in rows]
+    instants = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "finished_at"))
+    return [(row, instants.get(row.pk)) for row in rows]
+
+
+def ended_before(ended: Sequence[tuple[Row, datetime | None]], late: Sequence[Row], *, using: str) -> list[Row]:
+    """The rows that earlier tries of a pass have ended and committed; `late` are those of its last try."""
+    known = {row.pk for row in late}
+    earlier = [(row, instant) for row, instant in ended if row.pk not in known]
+    if not earlier:
+        return []
+    rows = Job.objects.using(using).filter(pk__in=[row.pk for row, _ in earlier], status=Job.Status.CANCELED)
+    instants: dict[int, datetime | None]
+    try:
+        instants = retry_transient("claim", partial(dict, rows.values_list("pk", "finished_at")), using=using)
+    except (Error, DatabaseBusy) as error:
+        # The jobs that were claimed must run in any case.
+        logger.warning("no signal is sent for expired jobs that a lost commit may have ended: %s", error)
+        return []
+    return [row for row, instant in earlier if instant is not None and instants.get(row.pk) == instant]
+
+
+def with_waiting_keys(leases: Sequence[Lease]) -> list[Lease]:
+    """Those of `leases` whose jobs have such a key. Their options say so, which every claim reads."""
+    return [lease for lease in leases if isinstance(lease.options, dict) and lease.options.get("unique") == "waiting"]
+
+
+def free_keys(leases: Sequence[Lease]) -> None:
+    """Free the keys of claimed jobs that share a token. Where it fails, the next enqueue of the key takes it."""
+    # A statement of its own, so that claims of other jobs stay as they are.
+    if leases:
+        rows = in_state((lease.job_id for lease in leases), Job.Status.PROCESSING, using=leases[0].using)
+        rows.filter(lock_token=leases[0].token, dedupe_key__isnull=False).update(dedupe_key=None)

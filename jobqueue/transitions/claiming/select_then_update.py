@@ -24,11 +24,21 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.aging import aged_levels
-from jobqueue.transitions.claiming.cursor import NO_CURSOR, ScanCursor
-from jobqueue.transitions.claiming.expiring import end_expired, ended_now, expired
-from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
-from jobqueue.transitions.claiming.request import NOTHING, Request, Row, Taken, lease_columns, row_columns
+from jobqueue.transitions.claiming.candidates import aged_levels
+from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, ScanCursor
+from jobqueue.transitions.claiming.request import (
+    NOTHING,
+    Request,
+    Row,
+    Taken,
+    end_expired,
+    ended_now,
+    expired,
+    free_keys,
+    lease_columns,
+    row_columns,
+    with_waiting_keys,
+)
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import end_in_groups
 

@@ -19,14 +19,22 @@ from jobqueue.db.expressions import AnyOfArray, Slot
 from jobqueue.db.prepared import Prepared, prepare_change_returning
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.grouping.marks import group_of
+from jobqueue.grouping.members import group_of
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.expiring import end_expired, expired
-from jobqueue.transitions.claiming.key_release import free_keys, with_waiting_keys
-from jobqueue.transitions.claiming.request import Request, Row, Taken, lease_columns, row_columns
+from jobqueue.transitions.claiming.request import (
+    Request,
+    Row,
+    Taken,
+    end_expired,
+    expired,
+    free_keys,
+    lease_columns,
+    row_columns,
+    with_waiting_keys,
+)
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import end_in_groups
 from jobqueue.validation import SECONDS_MAX

@@ -17,9 +17,8 @@ from jobqueue.gates import breaker, declared
 from jobqueue.gates.breaker import BreakerOpen, Run
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.transitions import Lease
-from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome, is_outage, outages_of
 from jobqueue.worker.run.pool import Pool
-from jobqueue.worker.run.untold import is_outage, outages_of
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -81,7 +80,7 @@ class Breakers:
             try:
                 self._record(groups)
             finally:
-                self._pool.untold.told(outages)
+                self._pool.unrecorded.recorded(outages)
 
     def _record(self, groups: Mapping[str, list[Outcome]]) -> None:
         for dependency, group in groups.items():

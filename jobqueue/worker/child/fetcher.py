@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,20 +23,130 @@ from jobqueue.log_format import count_of, one_line
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
-from jobqueue.worker.child.child import Child
-from jobqueue.worker.child.demand import Demand
-from jobqueue.worker.child.opened import OpenedJobs
-from jobqueue.worker.child.outage import Outage
-from jobqueue.worker.child.parked import UnknownTasks
+from jobqueue.worker.child.child import Child, Outage
 from jobqueue.worker.child.settler import Settler
+from jobqueue.worker.child.unknown_tasks import UnknownTasks
 from jobqueue.worker.run.batch import batch_of
-from jobqueue.worker.run.waiting import Accepted
+from jobqueue.worker.run.pool import Accepted
 
 logger = logging.getLogger("jobqueue.worker")
 detail = logging.getLogger("jobqueue.detail")
 
 LOOKS_SECONDS = 1.0  # how often the log says, with -v 3, that looks found nothing
 AHEAD_SECONDS = 0.5  # jobs are claimed ahead of free threads for at most this much expected work
+TRY_SECONDS = 1.0  # between two jobs that are claimed only to see whether a queue has changed
+#: the most payload that a child holds beyond the jobs of its free threads, to bound its memory
+HELD_CHARS = 16 * 2**20
+#: how much of the longest payload is forgotten with each claim that brings shorter ones
+FORGOTTEN = 0.02
+#: between two claims of jobs that this process has opened: each takes few jobs, and costs as much as one of many
+OPENED_SECONDS = 0.03
+
+
+class Demand:
+    """Remembers what the last claim from each queue brought: only a claim shows whether jobs are coroutines.
+
+    A queue that brings sync jobs is asked for what the threads can take. A queue that brought k coroutines is asked for
+    up to 2k more: all places are filled after a few claims, and a queue that turns to sync jobs brings few too many,
+    which are given back at once. A queue whose last claim brought only coroutines is not asked for sync jobs: while all
+    places are taken, its next jobs would be claimed and given back again and again. Once a second, one job is claimed
+    all the same, because the queue may have changed while jobs run for hours.
+
+    Where `batch` jobs share a call, a thread asks for as many; for fewer after a claim that brought jobs which run
+    alone, because the others would be given back.
+
+    From a queue that brought long payloads, no more jobs are asked for than fit into HELD_CHARS if all were as long as
+    the longest, but always as many as there are free threads.
+    """
+
+    def __init__(self) -> None:
+        self._sync: dict[str, int] = {}
+        self._coroutines: dict[str, int] = {}
+        self._alone: dict[str, float] = {}  # the share of the last claim that had to run alone
+        self._longest: dict[str, float] = {}  # payload of a claim, in characters
+        self._looked = self._tried = 0.0
+
+    def ask(self, queue: str, room: int, places: int, batch: int = 1, *, free: int = 0, held: int = 0) -> int:
+        """How many jobs to claim from `queue` when threads have `room` for calls, and coroutines have `places`.
+
+        `free` threads run nothing, and the child holds `held` jobs.
+        """
+        room, places = max(0, room), max(0, places)
+        if batch > 1:
+            alone = self._alone.get(queue, 0.0)
+            room = round(room / (alone + (1 - alone) / batch))
+        if longest := self._longest.get(queue):
+            room = min(room, max(free, int(HELD_CHARS / longest) - held))
+        coroutines = self._coroutines.get(queue, 0)
+        asked = min(places, 2 * coroutines) + (0 if coroutines and not self._sync[queue] else room)
+        return asked or (self._try() if room or places else 0)
+
+    def brought(self, queue: str, sync: int, coroutines: int, alone: int = 0, longest: int = 0) -> None:
+        """Record what a claim from `queue` brought; an empty claim changes nothing.
+
+        `alone` counts the sync jobs that run alone, `longest` the characters of the longest payload.
+        """
+        if not sync + coroutines:
+            return
+        self._longest[queue] = max(longest, (1 - FORGOTTEN) * self._longest.get(queue, 0.0))
+        self._alone[queue] = alone / sync if sync else 0.0
+        self._sync[queue] = sync
+        if coroutines:
+            self._coroutines[queue] = coroutines
+        else:
+            self._coroutines.pop(queue, None)
+
+    def _try(self) -> int:
+        # One job of one queue a second: it may have to be given back.
+        now = time.monotonic()
+        if now - self._tried < TRY_SECONDS:
+            return 0
+        self._tried = now
+        return 1
+
+    def wants_coroutines(self, places: int) -> bool:
+        """Whether to read the queues while the threads have no room: if a queue brings coroutines, or once a second."""
+        now = time.monotonic()
+        if places <= 0 or not (self._coroutines or now - self._looked >= TRY_SECONDS):
+            return False
+        self._looked = now
+        return True
+
+
+class OpenedJobs:
+    """How many were opened, by queue. A slot that was freed here is free for nobody else until its job is claimed.
+
+    The settler and the claimer open jobs; the claimer takes the numbers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._next = 0.0
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        with self._lock:
+            self._counts.update(counts)
+
+    def take(self, most: int) -> dict[str, int]:
+        """Up to `most` by queue, and forget all; {} if there are none, or it is too soon."""
+        if not self._counts or time.monotonic() < self._next:
+            return {}
+        with self._lock:
+            found, self._counts = self._counts, Counter()
+        self._next = time.monotonic() + OPENED_SECONDS
+        return {queue: min(count, most) for queue, count in found.items()}
+
+    def forget(self) -> None:
+        """Forget all: a claim has just asked for as many jobs as there is room for."""
+        if self._counts:
+            with self._lock:
+                self._counts = Counter()
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """How soon take() is to be called; None: not before more jobs are opened."""
+        return max(0.0, self._next - time.monotonic()) if self._counts else None
 
 
 @dataclass(slots=True)

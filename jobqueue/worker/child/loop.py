@@ -18,9 +18,8 @@ from jobqueue.gates.changes import any_in_effect
 from jobqueue.gates.rules import Rules, forget_rules, fresh_rules, rules
 from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
-from jobqueue.worker.child.child import Child
+from jobqueue.worker.child.child import Child, Outage
 from jobqueue.worker.child.fetcher import Fetcher
-from jobqueue.worker.child.outage import Outage
 from jobqueue.worker.child.recycling import Recycling
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import running

@@ -7,22 +7,26 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
 from jobqueue.db import is_refusal, vendor
-from jobqueue.exceptions import DatabaseBusy, LeaseLost, ResultError
-from jobqueue.failures import summary
+from jobqueue.durations import format_seconds
+from jobqueue.exceptions import DatabaseBusy, Discard, JobLost, LeaseLost, LockNotAcquired, ResultError, Snooze
+from jobqueue.failures import is_permanent, summary
+from jobqueue.gates.breaker import BreakerOpen
 from jobqueue.models import Job
 from jobqueue.signals import RunOutcome, attempt_ended, send
 from jobqueue.stats import recorder
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
+from jobqueue.transitions.failing import give_up
 from jobqueue.transitions.leases import is_locked, touch
-from jobqueue.worker.child import parked
-from jobqueue.worker.child.endings import write_ending, write_plain
+from jobqueue.transitions.releasing import discard_run, snooze_run
+from jobqueue.worker.child.unknown_tasks import snooze_seconds
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome
 
@@ -37,7 +41,20 @@ _CUT_OFF = (
 )
 #: outcomes after which the job runs again later
 DELAYED = (RunOutcome.RETRY, RunOutcome.SNOOZED, RunOutcome.PARKED)
-_counting = threading.Lock()
+# Before a job asks again for a lock that was not free.
+LOCKED_SECONDS = 5.0
+#: status of the job after a failed run -> outcome that attempt_ended reports
+AFTER_FAILURE = {
+    Job.Status.READY: RunOutcome.RETRY,
+    Job.Status.CANCELED: RunOutcome.CANCELED,
+    Job.Status.FAILED: RunOutcome.DEAD,
+}
+#: log a job that has not got its lock for this long, and again each time as much time has passed
+ALARM_SECONDS = 600.0
+_KEPT_MAX = 10_000
+_counting, _noting = threading.Lock(), threading.Lock()
+#: by database and job that did not get its lock: when it was first put back, was last logged, and was last seen
+_without_lock: dict[tuple[str, int], list[float]] = {}
 
 
 class Counts(Protocol):
@@ -138,7 +155,9 @@ def _acked(
     for outcome in outcomes:
         outcome.row_locked = outcome.key in passed
     written = [outcome for outcome in outcomes if not outcome.row_locked]
-    _count(counts, len(written), lost=len(lost))
+    with _counting:
+        counts.finished += len(written)
+        counts.lost += len(lost)
     for outcome in written:
         _announce(outcome, RunOutcome.LOST if outcome.key in lost else RunOutcome.OK)
     return [outcome for outcome in outcomes if outcome.row_locked]
@@ -169,13 +188,13 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
 def _write(outcome: Outcome, again: bool) -> RunOutcome:
     """Write it; returns the outcome that attempt_ended reports. Raises LeaseLost."""
     if not outcome.finishing:
-        return write_ending(outcome, again)
+        return _write_ending(outcome, again)
     # The answer to the commit of its finish() was lost, or something after it raised, as on_commit() hooks may.
     if is_done_by(outcome.lease):
         outcome.was_finished()
         return RunOutcome.OK
     try:
-        return write_ending(outcome, again)
+        return _write_ending(outcome, again)
     except LeaseLost:
         # The server may have committed it only now.
         if not is_done_by(outcome.lease):
@@ -203,12 +222,12 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
 def _write_refused(outcome: Outcome, problem: Exception) -> RunOutcome:
     """With what the policy of its task adds, or without it if that is what was refused."""
     try:
-        return write_plain(outcome, problem)
+        return _write_plain(outcome, problem)
     except Error as error:
         if outcome.also is None or _is_outage(error, outcome):
             raise
         outcome.also = None
-        return write_plain(outcome, problem)
+        return _write_plain(outcome, problem)
 
 
 def _is_outage(error: Error, outcome: Outcome) -> bool:
@@ -217,31 +236,21 @@ def _is_outage(error: Error, outcome: Outcome) -> bool:
 
 
 def _count_and_announce(outcome: Outcome, what: RunOutcome, counts: Counts) -> None:
-    _count(counts, 1, failed=what in (RunOutcome.RETRY, RunOutcome.DEAD), lost=what is RunOutcome.LOST)
-    if what in (RunOutcome.SNOOZED, RunOutcome.DISCARDED):
-        _count_requests(counts, what)
-    _announce(outcome, what)
-
-
-def _count(counts: Counts, finished: int, *, failed: int = 0, lost: int = 0) -> None:
     with _counting:
-        counts.finished += finished
-        counts.failed += failed
-        counts.lost += lost
-
-
-def _count_requests(counts: Counts, what: RunOutcome) -> None:
-    with _counting:
+        counts.finished += 1
+        counts.failed += what in (RunOutcome.RETRY, RunOutcome.DEAD)
+        counts.lost += what is RunOutcome.LOST
         if what is RunOutcome.SNOOZED:
             counts.snoozed += 1
-        else:
+        elif what is RunOutcome.DISCARDED:
             counts.discarded += 1
+    _announce(outcome, what)
 
 
 def _announce(outcome: Outcome, what: RunOutcome) -> None:
     lease = outcome.lease
     if what is not RunOutcome.PARKED:
-        parked.ran(lease.using, lease.job_id)
+        _got_lock(lease.using, lease.job_id)
         if what is not RunOutcome.LOST:
             recorder.count_run(lease, outcome.run_seconds)
     task_signals.finished(outcome, what)
@@ -260,3 +269,117 @@ def _announce(outcome: Outcome, what: RunOutcome) -> None:
             error=outcome.error,
             delay_seconds=outcome.delay_seconds if what in DELAYED else None,
         )
+
+
+def _write_ending(outcome: Outcome, again: bool) -> RunOutcome:
+    """Write it with one verb; returns the outcome that attempt_ended reports. Raises LeaseLost."""
+    lease, error = outcome.lease, outcome.error
+    if outcome.ending is Ending.FINISHED:
+        return outcome.settled
+    if outcome.ending is Ending.OK:
+        transitions.ack(lease, result=outcome.result)
+        return RunOutcome.OK
+    # The ending first: isinstance() would ask any error for __class__, which may be a property that raises.
+    if outcome.ending is Ending.SNOOZED and isinstance(error, Snooze):
+        status = snooze_run(lease, error=error, log=outcome.log, also=outcome.also, again=again)
+        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.SNOOZED
+    if outcome.ending is Ending.DISCARDED and isinstance(error, Discard):
+        discard_run(lease, error=error, log=outcome.log, again=again)
+        return RunOutcome.DISCARDED
+    if outcome.ending is Ending.PARKED:
+        return _park(outcome, again)
+    if outcome.ending is Ending.GIVEN_UP:
+        return AFTER_FAILURE[give_up(lease, again=again)]
+    if outcome.ending is Ending.CANCELED:
+        transitions.cancel_held(lease, again=again)
+        return RunOutcome.CANCELED
+    assert error is not None
+    if outcome.delay_seconds is None and not issubclass(type(error), JobLost):
+        # Chosen here, and not by fail(), so that the log line can say when the job runs again.
+        outcome.chosen_delay()
+    status = transitions.fail(
+        lease,
+        error=error,
+        delay_seconds=outcome.delay_seconds,
+        retry=outcome.retry,
+        log=outcome.log,
+        also=outcome.also,
+        again=again,
+    )
+    return AFTER_FAILURE[status]
+
+
+def _write_plain(outcome: Outcome, problem: Exception) -> RunOutcome:
+    """Write the end of a run whose own texts the database refused for `problem`. Raises LeaseLost.
+
+    A Snooze or Discard remains one. Anything else becomes a failed attempt that says what happened.
+    """
+    lease, own = outcome.lease, outcome.error
+    why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
+    words = f"the outcome could not be stored: {why}"
+    if (pause := _pause_of(outcome)) is not None:
+        status = snooze_run(lease, error=pause, also=outcome.also, again=True)
+        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.SNOOZED
+    if outcome.ending is Ending.DISCARDED:
+        discard_run(lease, error=Discard(words), again=True)
+        return RunOutcome.DISCARDED
+    error: ResultError | str = ResultError(words) if outcome.ending is Ending.OK else words
+    retry = outcome.retry and not (own is not None and is_permanent(own))
+    status = transitions.fail(
+        lease, error=error, delay_seconds=outcome.delay_seconds, retry=retry, also=outcome.also, again=True
+    )
+    return AFTER_FAILURE[status]
+
+
+def _pause_of(outcome: Outcome) -> Snooze | None:
+    """The Snooze of a run, without what a subclass adds; None if it cannot be read."""
+    with suppress(Exception):
+        if isinstance(outcome.error, Snooze) and outcome.ending is Ending.SNOOZED:
+            return Snooze(outcome.error.after_seconds)
+    return None
+
+
+def _park(outcome: Outcome, again: bool) -> RunOutcome:
+    lease, error = outcome.lease, outcome.error
+    if type(error) is BreakerOpen:
+        # It keeps its place: the next claim puts it behind the gate of the breaker.
+        return RunOutcome.CANCELED if transitions.release(lease) is Job.Status.CANCELED else RunOutcome.PARKED
+    if isinstance(error, LockNotAcquired):
+        seconds = LOCKED_SECONDS
+        _warn_without_lock(lease.using, lease.job_id, error)
+    else:
+        seconds = snooze_seconds(lease)
+    outcome.delay_seconds = seconds * random.uniform(0.8, 1.2)
+    status = transitions.snooze(lease, delay_seconds=outcome.delay_seconds, reason=str(error), again=again)
+    return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.PARKED
+
+
+def _warn_without_lock(using: str, job_id: int, error: BaseException) -> None:
+    """Log a job that did not get its lock, if this process has put it back for ALARM_SECONDS."""
+    now = time.monotonic()
+    with _noting:
+        times = _without_lock.get((using, job_id))
+        # It was not seen for long: it has run meanwhile, or other workers had it.
+        if times is None or now - times[2] > ALARM_SECONDS:
+            if len(_without_lock) >= _KEPT_MAX:
+                _without_lock.clear()
+            _without_lock[using, job_id] = [now, now, now]
+            return
+        times[2] = now
+        if now - times[1] < ALARM_SECONDS:
+            return
+        times[1], waited = now, now - times[0]
+    logger.warning(
+        "job %d has not got its lock for %s: %s It is put back every few seconds, without using an attempt. See who "
+        "holds the lock with `jobs locks`, cancel the job, or give such jobs expires_at",
+        job_id,
+        format_seconds(waited),
+        error,
+    )
+
+
+def _got_lock(using: str, job_id: int) -> None:
+    """Forget a job that has got its lock or has ended."""
+    if _without_lock:
+        with _noting:
+            _without_lock.pop((using, job_id), None)

@@ -8,15 +8,16 @@ import signal
 import time
 from contextlib import suppress
 from functools import partial
+from threading import RLock
 
 from django.db import Error, connections
 
 from jobqueue import signals, wakeup
 from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
-from jobqueue.db import is_refusal, redone
-from jobqueue.db.idle_limit import limit_idle_transactions
-from jobqueue.db.opening import observe_openings
+from jobqueue.db import is_refusal
+from jobqueue.db.retry import observe_refusals
+from jobqueue.db.sessions import Opening, limit_idle_transactions, observe_openings
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.opening import on_closed, on_opened
@@ -26,17 +27,15 @@ from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries
 from jobqueue.schedules import versions
-from jobqueue.schedules.from_settings import declare_settings
+from jobqueue.schedules.declaring import declare_settings
 from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
 from jobqueue.worker.child.relay_thread import WorkerRelay
-from jobqueue.worker.child.retry_budget import DeliveryCounts
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.run.stacks import StackLooks
-from jobqueue.worker.shared import stack_dump
-from jobqueue.worker.shared.connection_counts import ConnectionCounts
+from jobqueue.worker.shared.processes import print_at_sigquit
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
 from jobqueue.worker.shared.watchdog import Watchdog
@@ -68,12 +67,12 @@ def run_child(options: Options, index: int, scoreboard: Scoreboard) -> int:
     slot.pid = os.getpid()
     # Ctrl-C reaches the whole group, and only the supervisor reacts. Programs of jobs would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
-    stack_dump.print_at_sigquit()
+    print_at_sigquit()
     job_fork.guard()
     keep_log_lines()
-    redone.observe(scoreboard.redone[index].add)
+    observe_refusals(scoreboard.redone[index].add)
     observe_openings(ConnectionCounts(slot).add)
-    observe_deliveries(DeliveryCounts(scoreboard.retries[index]))
+    observe_deliveries(scoreboard.retries[index].delivered)
     modules = list(registry.discover())
     if (failed := registry.failed_modules()) and not options.reload:
         return _refuse(failed, slot)
@@ -165,6 +164,22 @@ def _on_notify(child: Child, queue: str, using: str) -> None:
 def _tell_monitor(child: Child) -> None:
     """Let the monitor look soon whether gates may be opened, which it does not while none is closed."""
     child.header.gates_closed = 1
+
+
+class ConnectionCounts:
+    """Counts how often threads opened connections or were refused one, and how long they waited, in one slot."""
+
+    def __init__(self, slot: ProcessSlot) -> None:
+        self._slot = slot
+        # Reentrant, because a signal handler may open a connection while this thread counts.
+        self._lock = RLock()
+
+    def add(self, opening: Opening) -> None:
+        """Count one. Observes jobqueue.db.sessions."""
+        with self._lock:
+            self._slot.connections_opened += opening.opened
+            self._slot.connections_refused += opening.refused
+            self._slot.connection_wait_us += int(1e6 * opening.seconds)
 
 
 class LockReport:

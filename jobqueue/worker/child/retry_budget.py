@@ -1,30 +1,162 @@
-"""Measure how far retries multiply the calls of jobs, and let retries wait that would be too many of all runs."""
+"""Measure how far retries multiply the calls of jobs, and let retries wait that would be too many of all runs.
+
+A RetryLimit is the token bucket of one dependency: its tokens are turns, which retries take to begin. A RetryBudget
+counts runs, has the limits of a process, and holds the retries that have no turn.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from jobqueue.conf import load
 from jobqueue.durations import format_seconds
 from jobqueue.failures import FailureCause, is_permanent
+from jobqueue.failures.dependencies import settings_of
 from jobqueue.failures.nested import ONCE, Nested, nested_tries
 from jobqueue.transitions import Lease
-from jobqueue.transitions.causes import cause_of
+from jobqueue.transitions.failing import cause_of
 from jobqueue.transitions.first_due import is_first_run
-from jobqueue.worker.child.retry_limit import LOOK_HIGH_SECONDS, RetryLimit
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.run.retrying import needs
-from jobqueue.worker.shared.retry_counts import RetryCounts, TaskRuns
+from jobqueue.worker.shared.counters import DependencyRates, RetryCounts, TaskRuns
 
 logger = logging.getLogger("jobqueue.worker")
 
 _RAN = {Ending.OK, Ending.FINISHED, Ending.FAILED, Ending.DISCARDED}
-#: how many names of dependencies, and of tasks with them, are kept: rows may name any
-_LIMITS_MAX, _RUNS_MAX = 100, 1000
+#: how many names of dependencies are kept: rows may name any
+_LIMITS_MAX = 100
+
+# Rates are means over this time, and at least over LEAST_SECONDS.
+WINDOW_SECONDS, BUCKET_SECONDS, LEAST_SECONDS = 20.0, 2.0, 5.0
+#: retries that a worker may always begin in a second, for each dependency: a quiet queue has no share to speak of
+FLOOR_PER_SECOND = 1.0
+#: a retry without a turn looks again after as long as the runs have failed, within these bounds, or after half of that
+LOOK_LOW_SECONDS, LOOK_HIGH_SECONDS = 60.0, 300.0
+# Turns that nobody took can be taken later, but not more than those of this time.
+UNUSED_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    begun: float
+    runs: int = 0
+    first: int = 0
+    failures: int = 0
+
+
+class RetryLimit:
+    """The turns of the retries of one dependency, from the moment when too many runs fail until enough succeed.
+
+    While more than RETRY_SHARE of the runs fail because of the dependency, there are so many turns per second that
+    retries are that share of the runs, and at least FLOOR_PER_SECOND in a worker; the processes that run such jobs have
+    the same number of them. If less than the share fails, retries cannot be more than the share: then `on` is False.
+    """
+
+    def __init__(self, dependency: str, counts: RetryCounts, everyone: Sequence[RetryCounts], now: float) -> None:
+        self._dependency = dependency
+        # Without a place in the shared memory, this process counts alone.
+        self._mine = counts.rates(dependency) or DependencyRates()
+        self._others = [each for each in everyone if each is not counts]
+        self._places: list[DependencyRates | None] = [None] * len(self._others)
+        self._buckets: deque[_Bucket] = deque()
+        self._since = self.used_at = now
+        self._failing_since: float | None = None
+        self._next_turn = self._next_begin = now
+        self._turn_seconds = 0.0
+
+    @property
+    def on(self) -> bool:
+        """Whether retries have to wait, by the last look()."""
+        return self._failing_since is not None
+
+    @property
+    def share(self) -> float:
+        """Which part of the runs may be retries."""
+        return settings_of(self._dependency, load().dependencies).retry_share
+
+    def ran(self, now: float, *, first: bool, failed: bool) -> None:
+        """Count a run; `failed`: because of the dependency."""
+        fresh = self._forget(now)
+        if not self._buckets:
+            self._since = now
+        if not self._buckets or self._buckets[-1].begun <= now - BUCKET_SECONDS:
+            self._buckets.append(_Bucket(now))
+            fresh = True
+        bucket = self._buckets[-1]
+        bucket.runs += 1
+        bucket.first += first
+        bucket.failures += failed
+        self.used_at = now
+        if fresh or failed or self.on:
+            self._publish(now)
+
+    def look(self, now: float) -> bool:
+        """Decide by the runs of all processes of the worker whether retries have to wait; returns `on`."""
+        if self._forget(now):
+            self._publish(now)
+        first, runs, failures, processes = 0.0, 0.0, 0.0, 0
+        for rates in self._known():
+            if rates is self._mine or now - rates.updated_at < WINDOW_SECONDS:
+                first, runs, failures = first + rates.first_rate, runs + rates.run_rate, failures + rates.failure_rate
+                processes += 1
+        share = self.share
+        self._turn_seconds = processes / max(FLOOR_PER_SECOND, first * share / (1 - share))
+        if self._failing_since is None and failures > max(FLOOR_PER_SECOND, share * runs):
+            self._failing_since = self._next_turn = self._next_begin = now
+        elif self._failing_since is not None and runs and failures <= share * runs:
+            self._failing_since = None
+        return self.on
+
+    def may_begin(self, now: float) -> bool:
+        """Whether a retry may begin now; it takes its turn."""
+        self._next_begin = max(self._next_begin, now - UNUSED_SECONDS)
+        if self._next_begin > now:
+            return False
+        self._next_begin += self._turn_seconds
+        return True
+
+    def wait_seconds(self, now: float) -> tuple[float, bool]:
+        """How long the next retry has to wait: until its turn (and True), or until it looks for one again (False)."""
+        if self._failing_since is None:
+            return 0.0, True
+        longest = min(max(now - self._failing_since, LOOK_LOW_SECONDS), LOOK_HIGH_SECONDS)
+        self._next_turn = max(self._next_turn, now)
+        wait = self._next_turn - now
+        if wait > longest:
+            # At random, so that they do not all come at once when the dependency is back.
+            return random.uniform(longest / 2, longest), False
+        self._next_turn += self._turn_seconds
+        return wait, True
+
+    def _forget(self, now: float) -> bool:
+        before = len(self._buckets)
+        while self._buckets and self._buckets[0].begun <= now - WINDOW_SECONDS:
+            self._buckets.popleft()
+        return len(self._buckets) != before
+
+    def _publish(self, now: float) -> None:
+        mine, buckets = self._mine, self._buckets
+        begun = max(self._since, buckets[0].begun) if buckets else now
+        seconds = max(LEAST_SECONDS, min(now - begun, WINDOW_SECONDS))
+        mine.first_rate = sum(bucket.first for bucket in buckets) / seconds
+        mine.run_rate = sum(bucket.runs for bucket in buckets) / seconds
+        mine.failure_rate = sum(bucket.failures for bucket in buckets) / seconds
+        if buckets:
+            mine.updated_at = now
+
+    def _known(self) -> list[DependencyRates]:
+        """The rates of the processes that have run jobs of the dependency, with this one."""
+        for number, each in enumerate(self._others):
+            if self._places[number] is None:
+                self._places[number] = each.known_rates(self._dependency)
+        return [self._mine, *(place for place in self._places if place is not None)]
 
 
 class RetryBudget:
@@ -46,7 +178,6 @@ class RetryBudget:
     ) -> None:
         self._counts, self._everyone, self._name, self._clock = counts, everyone, name, clock
         self._limits: dict[str, RetryLimit] = {}
-        self._runs: dict[tuple[str | None, str], TaskRuns] = {}
         # The claimer sifts while the settler counts.
         self._lock = threading.Lock()
 
@@ -78,9 +209,7 @@ class RetryBudget:
         wait, found = limit.wait_seconds(now)
         wait = math.ceil(wait) if found else looking.setdefault(dependency, wait)
         wait = min(max(wait, 1.0), slack)
-        runs = self._of((dependency, _name_of(lease)))
-        runs.held += 1
-        runs.held_us += int(wait * 1e6)
+        self._counts.runs(dependency, _name_of(lease)).hold(wait)
         return wait, f"{dependency} fails: its retries wait for their turn"
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
@@ -89,38 +218,28 @@ class RetryBudget:
         nested = ONCE
         for outcome in outcomes:
             dependency, error = outcome.lease.dependency or outcome.dependency, outcome.error
-            if error is None and dependency is None and not self._runs:
+            if error is None and dependency is None and not self._counts.counts_any:
                 continue  # the fast path: a project without dependencies, and without failures so far
-            key = dependency, _name_of(outcome.lease)
-            if (error is None and dependency is None and key not in self._runs) or outcome.ending not in _RAN:
+            name = _name_of(outcome.lease)
+            if error is None and dependency is None and not self._counts.counts(None, name):
+                continue
+            if outcome.ending not in _RAN:
                 continue
             if error is not None and error is not last:
                 last, nested = error, nested_tries(error)
-            runs = self._count(key, outcome, ONCE if error is None else nested)
+            runs = self._count(dependency, name, outcome, ONCE if error is None else nested)
             # A job that has failed its own lease says nothing about the dependency.
             if dependency is not None and (error is not None or outcome.succeeded):
                 with self._lock:
                     self._limit(dependency, outcome, runs)
 
-    def _count(self, key: tuple[str | None, str], outcome: Outcome, nested: Nested) -> TaskRuns:
-        runs = self._of(key)
-        if is_first_run(outcome.lease):
-            runs.first_runs += 1
-        else:
-            runs.retries += 1
-        runs.calls += nested.tries
+    def _count(self, dependency: str | None, task: str, outcome: Outcome, nested: Nested) -> TaskRuns:
+        runs = self._counts.runs(dependency, task)
+        runs.ran(first=is_first_run(outcome.lease), calls=nested.tries)
         if nested.tries > max(runs.tries_max, 1):
             if not any(other.tries_max > 1 for other in self._same(runs)):
-                self._report_nested(key[1], outcome, nested)
+                self._report_nested(task, outcome, nested)
             runs.tries_max = nested.tries
-        return runs
-
-    def _of(self, key: tuple[str | None, str]) -> TaskRuns:
-        runs = self._runs.get(key)
-        if runs is None:
-            if len(self._runs) >= _RUNS_MAX:
-                del self._runs[next(iter(self._runs))]
-            runs = self._runs[key] = self._counts.runs(*key)
         return runs
 
     def _same(self, runs: TaskRuns) -> list[TaskRuns]:
@@ -156,8 +275,7 @@ class RetryBudget:
         hold = min(limit.wait_seconds(now)[0] - delay, outcome.slack_seconds(delay))
         if hold > 0:
             outcome.delay_seconds = delay + hold
-            runs.held += 1
-            runs.held_us += int(hold * 1e6)
+            runs.hold(hold)
 
     def _limit_of(self, dependency: str, now: float) -> RetryLimit:
         limit = self._limits.get(dependency)
@@ -185,30 +303,3 @@ class RetryBudget:
 
 def _name_of(lease: Lease) -> str:
     return lease.task or f"handler of {lease.queue}"
-
-
-class DeliveryCounts:
-    """Counts the deliveries of events by topic, as the runs of "outbox TOPIC", from the first repeated one on."""
-
-    def __init__(self, counts: RetryCounts) -> None:
-        self._counts = counts
-        self._topics: dict[str, TaskRuns] = {}
-        # A relay whose delivery hangs is replaced by another thread.
-        self._lock = threading.Lock()
-
-    def __call__(self, topic: str, attempt: int) -> None:
-        """Count one run."""
-        runs = self._topics.get(topic)
-        if runs is None and attempt == 1:
-            return
-        with self._lock:
-            if runs is None:
-                runs = self._topics[topic] = self._counts.runs(None, f"outbox {topic}")
-                # The earlier deliveries of this event were not counted.
-                runs.first_runs += 1
-                runs.retries += attempt - 1
-                runs.calls += attempt
-                return
-            runs.first_runs += attempt == 1
-            runs.retries += attempt > 1
-            runs.calls += 1

@@ -11,9 +11,8 @@ from functools import partial
 from queue import SimpleQueue
 
 from jobqueue import signals
-from jobqueue.db.idle_limit import limit_idle_transactions
-from jobqueue.worker.child.child import Child
-from jobqueue.worker.child.outage import Outage
+from jobqueue.db.sessions import limit_idle_transactions
+from jobqueue.worker.child.child import Child, Outage
 from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Outcome

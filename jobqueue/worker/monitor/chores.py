@@ -21,9 +21,8 @@ from jobqueue.alarms import watch as alarm_watch
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.flow.unaware import running_workers
+from jobqueue.flow.overview import running_workers
 from jobqueue.maintenance import (
-    bulk_runner,
     gate_sweep,
     group_sweep,
     lock_sweeper,
@@ -31,10 +30,12 @@ from jobqueue.maintenance import (
     ordering_sweep,
     pruner,
     queue_levels,
-    redriver,
+    runner,
     stat_rollup,
 )
 from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.runs.bulk_steps import BULK_VERBS
+from jobqueue.runs.redrive_steps import REDRIVES
 from jobqueue.signals import Dispatch
 
 logger = logging.getLogger("jobqueue.worker")
@@ -145,13 +146,11 @@ class Chores:
 
     def _recorded_runs(self, batch: int) -> Iterator[Chore]:
         """Those that carry redrives and bulk verbs out."""
-        for name, runner, counts in (
-            ("redriver", redriver.Redriver(batch), ("jobs_redriven", "jobs_skipped")),
-            ("bulk runner", bulk_runner.BulkRunner(batch), ("bulk_jobs_changed", "bulk_jobs_refused")),
-        ):
-            again = partial(self._soon, runner)
-            whole = partial(repeat, runner)
-            yield Chore(name, 1.0, whole, runner.run_once, counts, again, in_turn=True, level=logging.NOTSET)
+        for name, kind in (("redriver", REDRIVES), ("bulk runner", BULK_VERBS)):
+            steps = runner.Runner(kind, batch)
+            again = partial(self._soon, steps)
+            whole = partial(repeat, steps)
+            yield Chore(name, 1.0, whole, steps.run_once, kind.counts, again, in_turn=True, level=logging.NOTSET)
 
     def _deletions(self, batch: int, turn: AbstractContextManager[object] | None) -> Iterator[Chore]:
         """Those that delete what has ended or is old, and add statistics up."""
@@ -201,10 +200,10 @@ class Chores:
             missed="Nobody has looked for alarms in this pass.",
         )
 
-    def _soon(self, runner: redriver.Redriver | bulk_runner.BulkRunner) -> float | None:
-        if runner.more:
+    def _soon(self, steps: runner.Runner) -> float | None:
+        if steps.more:
             return self._step_seconds
-        return ACTIVE_SECONDS if runner.active else None
+        return ACTIVE_SECONDS if steps.active else None
 
     def due(self) -> Iterator[Chore]:
         """The chores whose turn has come, one after another."""

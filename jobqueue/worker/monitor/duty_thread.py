@@ -12,7 +12,7 @@ from django.db import Error, connections
 from jobqueue import signals
 from jobqueue.backoff import Backoff
 from jobqueue.db import is_lost_connection
-from jobqueue.db.idle_limit import limit_idle_transactions
+from jobqueue.db.sessions import limit_idle_transactions
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
 

@@ -1,12 +1,13 @@
-"""The monitor's less urgent duties: the rows of workers, reaping, and chores for the whole database."""
+"""The monitor's less urgent duties: rows of workers, reaping, chores for the whole database, and stacks on request."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from queue import SimpleQueue
@@ -14,18 +15,17 @@ from queue import SimpleQueue
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.clock import compare_clocks
-from jobqueue.dead_letters.alone import queues_alone
-from jobqueue.maintenance import reaper, worker_rows
+from jobqueue.maintenance import reaper, worker_rows, worker_stacks
 from jobqueue.outbox import unrouted
+from jobqueue.runs.alone import queues_alone
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
-from jobqueue.worker.monitor import unserved
 from jobqueue.worker.monitor.chores import BATCH, STEP_SECONDS, Chore, Chores
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.monitor.gate_opener import GateOpener
-from jobqueue.worker.monitor.stack_answers import StackAnswers
+from jobqueue.worker.monitor.preflight import UNSERVED_SECONDS, warn_unserved
 from jobqueue.worker.monitor.troubles import Troubles
-from jobqueue.worker.shared.retry_counts import RetryTotal, totals
+from jobqueue.worker.shared.counters import RetryTotal, retry_totals
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
@@ -38,6 +38,8 @@ BATCH_OF_ONE_WRITER = 100
 BETWEEN_WRITERS_SECONDS = 0.1
 UNROUTED_SECONDS = 60.0  # between two counts of events without a destination
 STACKS_SECONDS = 0.05  # between two looks whether a child has told its stacks
+REQUESTS_SECONDS = 1.0  # between two looks for requests of stacks
+STACKS_SILENT_SECONDS = 1.5  # a child that has not answered for so long executes no Python code
 ALONE_SECONDS = 2.0  # between two looks for jobs that are to run alone
 
 
@@ -64,7 +66,7 @@ class Housekeeping:
         # A worker that ends when nothing is due would wait for such a job.
         self._next_alone = math.inf if options.once or options.drain else 0.0
         # The first look was before the start of the children.
-        self._next_unserved = time.monotonic() + unserved.INTERVAL_SECONDS
+        self._next_unserved = time.monotonic() + UNSERVED_SECONDS
         # Only /metrics shows the number.
         shown = options.probe_port is not None and load().outbox is not None
         self._next_unrouted = 0.0 if shown else math.inf
@@ -93,7 +95,6 @@ class Housekeeping:
         self._ended.put((name, reason))
 
     def round(self) -> None:
-        """Do what is due."""
         do, now = self.thread.do, time.monotonic()
         do(self.write_ends)
         if self._stacks.due:
@@ -103,7 +104,7 @@ class Housekeeping:
             do(self.renew_workers)
             do(self.report_troubles)
         if now >= self._next_unserved:
-            self._next_unserved = now + random.uniform(0.8, 1.2) * unserved.INTERVAL_SECONDS
+            self._next_unserved = now + random.uniform(0.8, 1.2) * UNSERVED_SECONDS
             do(self.warn_of_unserved)
         if now >= self._next_unrouted:
             self._next_unrouted = now + random.uniform(0.8, 1.2) * UNROUTED_SECONDS
@@ -150,7 +151,7 @@ class Housekeeping:
             self._scoreboard.ask_to_register(index for index, name in self._living() if name in done.missing)
         for index, name in self._living():
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
-            found = totals([self._scoreboard.retries[index]])
+            found = retry_totals([self._scoreboard.retries[index]])
             if found and (name, found) != self._retries.get(index):
                 worker_rows.note_retries(name, [total.shown() for total in found], using=self._using)
                 self._retries[index] = name, found
@@ -169,8 +170,7 @@ class Housekeeping:
             self.thread.next_soon(STACKS_SECONDS)
 
     def warn_of_unserved(self) -> None:
-        """Log which queues with jobs no running worker serves."""
-        unserved.warn(self._options)
+        warn_unserved(self._options)
 
     def count_unrouted(self) -> None:
         """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
@@ -206,3 +206,45 @@ class Housekeeping:
             self._running = running
             self._chores.gate_sweep.soon()
         self._gates.wake()
+
+
+class StackAnswers:
+    """Passes requests for stacks to children and writes their answers: one statement each second, a write for each."""
+
+    def __init__(self, scoreboard: Scoreboard, using: str) -> None:
+        self._scoreboard, self._using = scoreboard, using
+        self._next = 0.0
+        #: by index of the child: its name, and when it was asked
+        self._asked: dict[int, tuple[str, float]] = {}
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to do: a look, or children that were asked."""
+        return bool(self._asked) or time.monotonic() >= self._next
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a child was asked and its answer is not written."""
+        return bool(self._asked)
+
+    def work(self, living: Sequence[tuple[int, str]]) -> None:
+        """Write the answers that are there, then look for requests to the `living` children, by index and name."""
+        self._write()
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + REQUESTS_SECONDS
+        known = {name: index for index, name in living}
+        for name in worker_stacks.asked([*known], using=self._using) if known else ():
+            if (index := known[name]) not in self._asked:
+                self._scoreboard.stacks[index].ask()
+                self._asked[index] = name, time.monotonic()
+
+    def _write(self) -> None:
+        for index, (name, since) in list(self._asked.items()):
+            text = self._scoreboard.stacks[index].answer()
+            if text is None and time.monotonic() - since < STACKS_SILENT_SECONDS:
+                continue
+            content = {"answered": False} if text is None else json.loads(text or b"{}")
+            worker_stacks.answer(name, content, using=self._using)
+            del self._asked[index]
+            logger.debug("told where the threads of %s are", name)

@@ -12,7 +12,7 @@ from jobqueue.backoff import Backoff
 from jobqueue.exceptions import NotSupported
 from jobqueue.log_format import one_line
 from jobqueue.wakeup import QUIET_SECONDS, Notifier
-from jobqueue.wakeup.base import Subscription
+from jobqueue.wakeup.notifiers import Subscription
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from django.db import Error, connections
 
 from jobqueue import signals
-from jobqueue.db import one_writer, redone
-from jobqueue.db.idle_limit import limit_idle_transactions
-from jobqueue.db.sockets import ping
+from jobqueue.db import one_writer
+from jobqueue.db.retry import observe_refusals
+from jobqueue.db.sessions import limit_idle_transactions, ping
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
@@ -237,7 +237,7 @@ def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
     """Be the monitor process: check the database, mark the scoreboard as ready, then run; returns the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    redone.observe(scoreboard.redone[-1].add)
+    observe_refusals(scoreboard.redone[-1].add)
     with suppress(RuntimeError):
         # Without room for this thread, the supervisor still watches the main thread, which watches the two others.
         Watchdog(f"{options.name}:{options.boot_id}", options.lease_seconds / 2).start()

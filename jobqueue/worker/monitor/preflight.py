@@ -1,9 +1,10 @@
-"""The checks before a worker starts, and the banner that it logs."""
+"""The checks before a worker starts, the banner that it logs, and a warning of jobs in queues that nobody serves."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from difflib import get_close_matches
 
 import django
 from django.conf import settings
@@ -14,17 +15,25 @@ from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
 from jobqueue.db import Problem, vendor
 from jobqueue.db.alias import is_in_memory
-from jobqueue.db.opening import pool_problem
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.sessions import pool_problem
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.tasks.setting import unused_problem
-from jobqueue.worker.monitor import unserved
+from jobqueue.log_format import one_line
+from jobqueue.models import Job, Worker
+from jobqueue.tasks.checks import unused_problem
+from jobqueue.transitions.claiming import candidates
+from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, Options
 
 logger = logging.getLogger("jobqueue.worker")
 
 UNREACHABLE, MISCONFIGURED = 3, 4
+#: between two looks for queues that nobody serves
+UNSERVED_SECONDS = 600.0
+NAMES_MAX = 5  # of such queues in the warning
+#: jobs of a queue that are counted: the cost must not grow with the backlog
+COUNT_MAX = 1000
 
 
 def preflight(options: Options) -> int:
@@ -65,7 +74,7 @@ def preflight(options: Options) -> int:
     needed = max(MONITOR_CONNECTIONS, options.connections_per_child + options.concurrency)
     _warn(packet, unused_problem(), pool_problem(connection, needed))
     with suppress(Error, DatabaseBusy):  # a hint; housekeeping looks again
-        retry_transient("check", lambda: unserved.warn(options), using=options.database)
+        retry_transient("check", lambda: warn_unserved(options), using=options.database)
     return 0
 
 
@@ -106,3 +115,40 @@ def _banner(options: Options, database: str, strategy: str, isolation: str) -> N
         format_seconds(options.poll_low_seconds),
         format_seconds(options.poll_high_seconds),
     )
+
+
+def warn_unserved(options: Options) -> None:
+    """Log a warning while jobs wait in queues that no live worker serves, as after a typing error in --queues.
+
+    Two index seeks per queue, and up to COUNT_MAX index entries of each of the first NAMES_MAX queues.
+    """
+    selection, using = options.selection, options.database
+    if selection.every is not None and not selection.excluded:
+        return
+    # No worker need serve this queue: if a bench is killed, the next bench removes its jobs.
+    waiting = [name for name in candidates.waiting_names(using=using) if name != candidates.BENCH_QUEUE]
+    names = [name for name in waiting if not selection.serves(name)]
+    others: list[Selection] = []
+    if names:
+        rows = Worker.objects.using(using).filter(stopped_at__isnull=True).values_list("queues", flat=True)
+        others = [stored_selection(text) for text in set(rows)]
+    if names := sorted(name for name in names if not any(other.serves(name) for other in others)):
+        logger.warning("%s", one_line(_unserved_words(names, selection, using)))
+
+
+def _unserved_words(names: list[str], selection: Selection, using: str) -> str:
+    shown = ", ".join(f"{name} ({_job_count(name, using)})" for name in names[:NAMES_MAX])
+    more = f" and {len(names) - NAMES_MAX} other queues" if len(names) > NAMES_MAX else ""
+    text = f"jobs wait in queues that no running worker serves: {shown}{more}. This worker serves {selection.words}"
+    for name in selection.weights:
+        if meant := get_close_matches(name, names, n=1):
+            return f"{text}: did you mean {meant[0]}?"
+    return f"{text}; name them in --queues here or start a worker for them."
+
+
+def _job_count(queue: str, using: str) -> str:
+    rows = Job.objects.using(using).filter(queue=queue, status=candidates.READY, gate=0)
+    # In the order of the index, or PostgreSQL may read the whole table.
+    rows = vendor(using).force_index(rows.order_by("priority", "run_at", "id"), candidates.INDEX)
+    found = len(rows.values_list("pk", flat=True)[: COUNT_MAX + 1])
+    return f"{COUNT_MAX}+" if found > COUNT_MAX else str(found)

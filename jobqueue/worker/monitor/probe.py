@@ -17,8 +17,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
 from jobqueue.conf import load
-from jobqueue.worker.shared.redone_counts import totals
-from jobqueue.worker.shared.retry_counts import totals as totals_of_retries
+from jobqueue.worker.shared.counters import redone_totals, retry_totals
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import LIVE_SECONDS_MIN
 
@@ -101,14 +100,11 @@ class Probe:
         slot, header = self._scoreboard.slots[index], self._scoreboard.header
         if slot.state != State.RUNNING or not slot.looked_at or header.database_down:
             return 0.0
-        if not slot.paused and not slot.room and self._is_full(index):
+        running = sum(lease_slot.hold == Hold.RUNNING for lease_slot in self._scoreboard.lease_slots[index])
+        if not slot.paused and not slot.room and running >= slot.level:
             # A job may hold the interpreter for long, so that the main thread does not run.
             return 0.0
         return time.monotonic() - max(slot.looked_at, header.answers_since)
-
-    def _is_full(self, index: int) -> bool:
-        running = sum(lease_slot.hold == Hold.RUNNING for lease_slot in self._scoreboard.lease_slots[index])
-        return running >= self._scoreboard.slots[index].level
 
     def _ready(self) -> tuple[int, str]:
         header = self._scoreboard.header
@@ -161,7 +157,7 @@ class Probe:
             "held": "How often a retry waited longer than its back-off, because too many runs would be retries",
             "held_seconds": "How long they waited longer, in seconds",
         }
-        found = totals_of_retries(self._scoreboard.retries)
+        found = retry_totals(self._scoreboard.retries)
         for field, words in counters.items():
             counter = CounterMetricFamily(f"jobqueue_worker_retry_{field}", words, None, labels)
             for total in found:
@@ -181,7 +177,7 @@ class Probe:
             f"{name}_redone", "Transactions that an error ended and that ran again", None, labels
         )
         given_up = CounterMetricFamily(f"{name}_given_up", "Transactions that an error ended for good", None, labels)
-        for total in totals(self._scoreboard.redone):
+        for total in redone_totals(self._scoreboard.redone):
             redone.add_metric((total.verb, total.kind), total.redone)
             given_up.add_metric((total.verb, total.kind), total.given_up)
         yield redone

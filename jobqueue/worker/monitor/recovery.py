@@ -20,8 +20,7 @@ from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
-from jobqueue.transitions.releasing import hold_many
-from jobqueue.transitions.snoozing import discard_run, snooze_run
+from jobqueue.transitions.releasing import discard_run, hold_many, snooze_run
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
@@ -79,14 +78,11 @@ class Recovery:
             _end_as_requested(lease, in_hand[lease.job_id, lease.fence])
             self._tick()
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
-        problem: JobQueueError
-        late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]
-        if late:
+        problem: JobQueueError = JobLost(f"its worker process {name} {how} while it ran")
+        if late := [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]:
             # These caused the kill: the other jobs run again without a charge.
             holds[Hold.OVER] += [lease for lease in ran if lease not in late]
             ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
-        else:
-            problem = JobLost(f"its worker process {name} {how} while it ran")
         for lease in ran:
             _charge(lease, problem, how)
             self._tick()

@@ -49,7 +49,6 @@ class Scheduler:
         self.thread = DutyThread("schedules", self.round, options.database, doubt, dispatch)
 
     def round(self) -> None:
-        """Do what is due."""
         now = time.monotonic()
         if now >= self._next_announcement:
             self._next_announcement = now + random.uniform(0.8, 1.0) * versions.ANNOUNCE_SECONDS

@@ -82,7 +82,6 @@ class StallWatch:
 
     @property
     def interval_seconds(self) -> float:
-        """The pause between two looks, in seconds."""
         return self.limit_seconds / 2
 
     def look(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,18 +31,19 @@ from jobqueue.exceptions import (
     UnknownTask,
     WrongArguments,
 )
-from jobqueue.failures import describe, is_permanent, summary
+from jobqueue.failures import FailureCause, describe, is_permanent, summary
+from jobqueue.gates import declared
 from jobqueue.log_format import one_line
 from jobqueue.payload import JSON, readable
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
-from jobqueue.tasks.findable import workers_import
+from jobqueue.tasks.discovery import workers_import
 from jobqueue.tasks.options import options_of
 from jobqueue.tasks.results import failed_result, task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
-from jobqueue.transitions.failing import Also
+from jobqueue.transitions.failing import Also, cause_of
 from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
@@ -144,6 +145,22 @@ class Outcome:
             slot.hold = Hold.OVER
 
 
+def is_outage(outcome: Outcome) -> bool:
+    """Whether the run failed because of its dependency: another cause says nothing about it."""
+    error = outcome.error
+    if outcome.ending is not Ending.FAILED or error is None or declared.needed_by(outcome.lease) is None:
+        return False
+    return cause_of(error, outcome.lease.task) == FailureCause.DEPENDENCY
+
+
+def outages_of(outcomes: Iterable[Outcome]) -> list[str]:
+    """The service of each of these runs that failed because of it."""
+    # Most runs have no error: they cost no call.
+    failed = [outcome for outcome in outcomes if outcome.error is not None and is_outage(outcome)]
+    found = [declared.needed_by(outcome.lease) for outcome in failed] if failed else []
+    return [name for name in found if name is not None]
+
+
 class Attempt:
     """A current run: an exception raised in its `with` block becomes its outcome."""
 
@@ -183,7 +200,6 @@ class Attempt:
             jobs.debug("start   %s", one_line(f"{self}, try {self.lease.attempt}/{self.lease.max_attempts}"))
 
     def end(self) -> None:
-        """Note that the run has ended."""
         running.discard(self)
 
     def __str__(self) -> str:
@@ -241,7 +257,6 @@ class Attempt:
         return found._replace(retry=False) if self.misfit else found
 
     def outcome(self, context: Context | None = None, *, coroutine: bool = False) -> Outcome:
-        """The outcome for the settler."""
         run_seconds = time.monotonic() - self.begun
         following = self._next(run_seconds)
         outcome = Outcome(

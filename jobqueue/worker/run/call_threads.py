@@ -28,7 +28,6 @@ class CallThreads(ThreadPoolExecutor):
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, as Executor.submit() does."""
         return super().submit(self._call, fn, args, kwargs)
 
     def _call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -53,7 +52,6 @@ class OneThread(CallThreads):
         self._used = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, as Executor.submit() does."""
         self._used = True
         return super().submit(fn, *args, **kwargs)
 
@@ -92,7 +90,6 @@ class JobThread(ThreadPoolExecutor):
         self._used = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, as Executor.submit() does."""
         self._used = True
         return super().submit(fn, *args, **kwargs)
 

@@ -1,33 +1,193 @@
-"""The job threads and the event loop of one child process."""
+"""The job threads and the event loop of one child process, and the calls that wait for a thread."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from queue import Empty, SimpleQueue
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from jobqueue.gates import declared
 from jobqueue.gates.rules import NO_RULES
 from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
-from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.attempt import Ending, Outcome, outages_of
 from jobqueue.worker.run.batch import calls_of
 from jobqueue.worker.run.coroutines import CoroutineRunner
-from jobqueue.worker.run.mailbox import Mailbox
 from jobqueue.worker.run.perform import Run, is_coroutine, perform
 from jobqueue.worker.run.timeouts import Together, Watch
-from jobqueue.worker.run.untold import Untold
-from jobqueue.worker.run.waiting import Accepted, Call, Waiting
 from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot
 
+T = TypeVar("T")
 Held: TypeAlias = dict[tuple[int, int], LeaseSlot]
 
+#: a job waits so long at most for a failure to be recorded: longer than a database that can be reached needs
+RECORD_SECONDS = 5.0
 STALLED_SECONDS = 1.0  # jobs claimed ahead that wait this long are given back: another child may have a free thread
+
+
+class Mailbox(Generic[T]):
+    """Any thread or signal handler puts items, and one thread takes them.
+
+    Not SimpleQueue.get(timeout=): before Python 3.13 it waits for ever if a signal interrupts it as its time runs out.
+    """
+
+    def __init__(self) -> None:
+        self._items: SimpleQueue[T] = SimpleQueue()
+        self._filled = threading.Lock()
+        self._filled.acquire()
+
+    def put(self, *items: T) -> None:
+        """Add `items` and wake the thread that waits. Safe in a signal handler."""
+        for item in items:
+            self._items.put(item)
+        # It is released already: the next take() finds these items, too.
+        with suppress(RuntimeError):
+            self._filled.release()
+
+    def take(self, seconds: float) -> list[T]:
+        """Return all items as soon as there is one; [] after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._filled.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if found := self._all():
+                return found
+        return self._all()
+
+    def _all(self) -> list[T]:
+        found: list[T] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._items.get_nowait())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """How many leases of a claim a child accepted, by kind, and the surplus."""
+
+    sync: int
+    coroutines: int
+    surplus: list[Lease]  # of both kinds; these are given back
+    calls: int  # how many calls run the sync ones
+    alone: int  # how many of the sync ones share no call
+
+    @property
+    def kept(self) -> int:
+        """How many of them will run."""
+        return self.sync + self.coroutines - len(self.surplus)
+
+
+class Call(NamedTuple):
+    """Leases that run together in one thread, their slots, and since when they wait (monotonic)."""
+
+    leases: list[Lease]
+    slots: list[LeaseSlot]
+    since: float
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a slot of a limit, for which other jobs wait until it has run."""
+        # No generator: this runs for every job.
+        for lease in self.leases:  # noqa: SIM110
+            if lease.slot is not None:
+                return True
+        return False
+
+
+class CallQueue:
+    """The calls that wait for a job thread. The threads take the oldest call, those with a slot of a limit first.
+
+    The child's main thread adds calls and takes back the newest ones.
+    """
+
+    def __init__(self) -> None:
+        # One turn for each call: a thread that has taken a turn finds a call, so no lock is needed.
+        self._turns: SimpleQueue[None] = SimpleQueue()
+        self._limited: deque[Call] = deque()
+        self._others: deque[Call] = deque()
+
+    def __len__(self) -> int:
+        return self._turns.qsize()
+
+    def add(self, call: Call) -> None:
+        """Add a call behind all others of its kind."""
+        (self._limited if call.is_limited else self._others).append(call)
+        self._turns.put(None)
+
+    def next(self) -> Call:
+        """Wait for a call, and return the one whose turn it is."""
+        self._turns.get()
+        while True:
+            # Others may take the last limited one in between; then there is one among the others, or a new limited one.
+            try:
+                return (self._limited or self._others).popleft()
+            except IndexError:
+                continue
+
+    def oldest_seconds(self) -> float:
+        """Seconds that the call which has waited for longest has waited; 0 if none waits."""
+        waited = 0.0
+        for calls in (self._limited, self._others):
+            with suppress(IndexError):
+                waited = max(waited, time.monotonic() - calls[0].since)
+        return waited
+
+    def take_back(self, keep: int = 0) -> list[Lease]:
+        """Remove all calls but the first `keep`; returns their leases, which do not run."""
+        leases: list[Lease] = []
+        with suppress(Empty):
+            while len(self) > keep:
+                self._turns.get_nowait()
+                leases += self._last().leases
+        return leases
+
+    def _last(self) -> Call:
+        while True:
+            for calls in (self._others, self._limited):
+                with suppress(IndexError):
+                    return calls.pop()
+
+
+class UnrecordedFailures:
+    """Failures of dependencies that this process has met and that are not yet recorded by their circuit breakers.
+
+    Jobs that were claimed ahead wait here meanwhile. Else a child would run all of them during an outage: each takes
+    less time than the record of the first one.
+    """
+
+    def __init__(self) -> None:
+        self._failures: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Note the outages among these runs, before the settler has them."""
+        failed = [outcome for outcome in outcomes if outcome.error is not None]
+        if failed and (found := outages_of(failed)):
+            with self._changed:
+                self._failures += Counter(found)
+
+    def recorded(self, outages: Sequence[str]) -> None:
+        """Let jobs go on: the breakers know of these outages, or could not be told."""
+        if outages:
+            with self._changed:
+                self._failures -= Counter(outages)
+                self._changed.notify_all()
+
+    def wait(self, leases: Iterable[Lease]) -> None:
+        """Return when no failure of the services that these jobs need is being recorded, or after RECORD_SECONDS."""
+        if self._failures:
+            names = {declared.needed_by(lease) for lease in leases}
+            with self._changed:
+                self._changed.wait_for(lambda: names.isdisjoint(self._failures), RECORD_SECONDS)
 
 
 class Pool:
@@ -44,8 +204,8 @@ class Pool:
         self._stopping = stopping
         self.unkept: Callable[[], bool] = lambda: False  # whether the monitor has stopped renewing leases
         self.rules = NO_RULES  # which jobs may not start although they are claimed
-        self.untold = Untold()
-        self._todo = Waiting()
+        self.unrecorded = UnrecordedFailures()
+        self._todo = CallQueue()
         self._ended: Mailbox[Outcome] = Mailbox()
         self._wakeups: Mailbox[None] = Mailbox()
         self._written: dict[tuple[int, int], Callable[[], object]] = {}
@@ -230,7 +390,7 @@ class Pool:
         """Wait for the next call; returns it without the leases that must not start."""
         while True:
             call = self._todo.next()
-            self.untold.wait(call.leases)
+            self.unrecorded.wait(call.leases)
             fit = [pair for pair in zip(call.leases, call.slots, strict=True) if self._fit(*pair)]
             if fit:
                 return [lease for lease, _ in fit], [slot for _, slot in fit]
@@ -268,7 +428,7 @@ class Pool:
 
     def _end(self, outcomes: list[Outcome]) -> None:
         if not outcomes[0].ack_each:
-            self.untold.add(outcomes)
+            self.unrecorded.add(outcomes)
             self._ended.put(*outcomes)
             self._ask_for_more()
             return
@@ -280,7 +440,7 @@ class Pool:
             event.wait()
 
     def _hand_over(self, outcome: Outcome, free: Callable[[], object]) -> None:
-        self.untold.add([outcome])
+        self.unrecorded.add([outcome])
         if outcome.ack_each:
             self._written[outcome.key] = free
         self._ended.put(outcome)

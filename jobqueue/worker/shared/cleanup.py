@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
-from jobqueue.db.sockets import has_ended
+from jobqueue.db.sessions import has_ended
 from jobqueue.db.stuck_statements import watched
 
 _DOUBTED = "_jobqueue_doubted"

@@ -1,11 +1,13 @@
-"""Start processes with fork, signal them, and see whether a process is alive."""
+"""Start processes with fork, signal them, see whether one is alive, and print the stacks of its threads."""
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -126,3 +128,38 @@ def pid_exists(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
+
+
+def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
+    """From now on SIGQUIT prints the stack of every thread. Call once, in the main thread.
+
+    A separate thread prints, and holds the GIL meanwhile, so no stack changes; it also works while the main thread
+    waits in C. faulthandler.register() reads without the GIL, and can crash the process if a thread runs Python code at
+    that moment. A body that holds the GIL in C delays the output.
+
+    The same thread calls on_signal(number) for every signal that has a handler, also while the main thread waits in C
+    and its handlers have to wait.
+    """
+    if not hasattr(signal, "SIGQUIT"):
+        return
+    signal.signal(signal.SIGQUIT, lambda *_: None)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        threading.Thread(target=_serve_signals, args=[read, on_signal], name="stack-dump", daemon=True).start()
+    except RuntimeError:
+        # The system has no room for a thread; this process will end soon, because it needs others.
+        return
+    # The C handler writes at once, whatever the main thread does: one byte for each signal, its number.
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+
+def _serve_signals(pipe: int, on_signal: Callable[[int], None] | None) -> None:
+    while numbers := os.read(pipe, 4096):
+        if signal.SIGQUIT in numbers:
+            # A job may have closed stderr, or nobody reads it.
+            with suppress(Exception):
+                faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        if on_signal is not None:
+            for number in numbers:
+                on_signal(number)

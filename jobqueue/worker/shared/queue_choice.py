@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.transitions.claiming.candidates import BENCH_QUEUE, Head
-from jobqueue.transitions.claiming.heads import Heads, WaitingNames
+from jobqueue.transitions.claiming.queue_memory import Heads, WaitingNames
 from jobqueue.validation import check_queue
 
 WEIGHT_MAX = 1000

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, TypeVar, get_type_hints
 
-from jobqueue.worker.shared.redone_counts import Numbers, RedoneCounts
-from jobqueue.worker.shared.retry_counts import RetryCounts, RetryMemory
-from jobqueue.worker.shared.stack_requests import StackMemory, StackRequests
+from jobqueue.worker.shared.counters import Numbers, RedoneCounts, RetryCounts, RetryMemory
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -85,10 +83,6 @@ Seconds = Annotated[float, ctypes.c_double]
 Bytes = ctypes.Array[ctypes.c_ubyte]
 S = TypeVar("S", bound=ctypes.Structure)
 
-#: as ctypes.memmove(), but it keeps the interpreter lock: otherwise another thread would run, twice for each job
-_memmove = ctypes.PyDLL(None).memmove
-_memmove.argtypes, _memmove.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t), None
-
 
 def _structure(cls: type[S]) -> type[S]:
     """Declare the annotated names of a Structure as its fields."""
@@ -117,14 +111,14 @@ class LeaseSlot(ctypes.Structure):
     def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
         """Record a lease that waits for its run."""
         self.lease_seconds, self.lease_until, self.flags = lease_seconds, lease_until, 0
-        _memmove(self.token, token.ljust(TOKEN_BYTES, b"\0"), TOKEN_BYTES)
+        # Not ctypes.memmove(), which releases the interpreter lock: another thread would run, twice for each job.
+        memoryview(self.token).cast("B")[:] = token.ljust(TOKEN_BYTES, b"\0")
         self.fence, self.job_id = fence, job_id
         # Last: from here on the monitor reads the other fields.
         self.hold = Hold.WAITING
 
     @property
     def lock_token(self) -> bytes:
-        """The token of the lease."""
         return bytes(self.token)
 
     def renewed(self, job_id: int, fence: int, until: float) -> None:
@@ -152,7 +146,6 @@ class LeaseSlot(ctypes.Structure):
         self.hold = Hold.FAILED
 
     def keep_snooze(self, delay_seconds: float) -> None:
-        """Keep that a body raised Snooze."""
         self.delay_seconds = delay_seconds
         self.hold = Hold.SNOOZED
 
@@ -166,12 +159,10 @@ class LeaseSlot(ctypes.Structure):
         return self._kept().decode(errors="ignore")
 
     def kept_result(self) -> str | None:
-        """The result given to keep_result()."""
         return None if self.result_size < 0 else self._kept().decode()
 
     def _keep(self, raw: bytes) -> None:
-        if raw:
-            _memmove(self.result, raw, len(raw))
+        memoryview(self.result).cast("B")[: len(raw)] = raw
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
@@ -239,6 +230,62 @@ class Header(ctypes.Structure):
     renewed_at: Seconds  # when the monitor last renewed all leases
     database_down_since: Seconds  # 0: the database answers
     answers_since: Seconds  # when the database answered again after the last outage; 0: there was none
+
+
+#: the longest text of stacks
+ANSWER_BYTES = 65_536
+#: where its text begins, behind three numbers
+_TEXT = 3 * ctypes.sizeof(ctypes.c_int64)
+
+
+class StackMemory(ctypes.Structure):
+    """The last question of the monitor where the threads of a child are, and the last answer."""
+
+    asked: int
+    answered: int
+    size: int
+    text: bytes
+
+    _fields_ = (
+        ("asked", ctypes.c_int64),  # grows with each question
+        ("answered", ctypes.c_int64),  # the question that the text answers
+        ("size", ctypes.c_int64),
+        ("text", ctypes.c_char * ANSWER_BYTES),
+    )
+
+
+class StackRequests:
+    """The memory of one child. The monitor calls ask() and answer(), the child the others."""
+
+    def __init__(self, memory: StackMemory) -> None:
+        self._memory = memory
+
+    @property
+    def question(self) -> int:
+        """The number of a question without an answer; 0: there is none."""
+        asked = self._memory.asked
+        return asked if asked != self._memory.answered else 0
+
+    def ask(self) -> None:
+        """Request the stacks of this process again."""
+        self._memory.asked += 1
+
+    def write(self, question: int, text: bytes) -> None:
+        """Answer a question. `text` has ANSWER_BYTES at most."""
+        ctypes.memmove(ctypes.addressof(self._memory) + _TEXT, text, len(text))
+        self._memory.size = len(text)
+        # Last: from here on the monitor may read it.
+        self._memory.answered = question
+
+    def answer(self) -> bytes | None:
+        """The answer to the last question; None until it is there."""
+        if self.question:
+            return None
+        return ctypes.string_at(ctypes.addressof(self._memory) + _TEXT, self._memory.size)
+
+    def clear(self) -> None:
+        """Forget question and answer, for a new process."""
+        self._memory.asked = self._memory.answered = self._memory.size = 0
 
 
 class Scoreboard:

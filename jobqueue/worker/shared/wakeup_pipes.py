@@ -52,7 +52,6 @@ class WakeupPipes:
             self._wake(next((index for index in able if index != self._last), self._last))
 
     def wake_all(self) -> None:
-        """Wake every child that has room."""
         for index in self._able():
             self._wake(index)
 
@@ -61,11 +60,13 @@ class WakeupPipes:
         threading.Thread(target=self._watch, args=(index, wake), name="wakeup", daemon=True).start()
 
     def _able(self) -> list[int]:
-        return [i for i, slot in enumerate(self._slots) if slot.room and not slot.paused and not self._looks_soon(i)]
-
-    def _looks_soon(self, index: int) -> bool:
         # One that is not hot may have looked since it was woken, found nothing, and begun a long pause.
-        return bool(self._slots[index].hot) and time.monotonic() - self._woken_at[index] < AGAIN_SECONDS
+        lately = time.monotonic() - AGAIN_SECONDS
+        return [
+            index
+            for index, slot in enumerate(self._slots)
+            if slot.room and not slot.paused and not (slot.hot and self._woken_at[index] > lately)
+        ]
 
     def _wake(self, index: int) -> None:
         self._woken_at[index], self._last = time.monotonic(), index

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone, translation
 
-from jobqueue.admin.charts import Series, bars, lines, sparkline
+from jobqueue.admin.page.charts import Series, bars, lines, sparkline
 from tests.admin.helpers import HOSTILE, Inline
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from jobqueue.admin.charts.scales import TIME_TICKS, VALUE_TICKS, linear, logarithmic, time_ticks
+from jobqueue.admin.page.charts import TIME_TICKS, VALUE_TICKS, linear, logarithmic, time_ticks
 
 NOON = datetime(2026, 3, 8, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.models import JobStat, Worker
-from jobqueue.stats.histogram import bucket_of
+from jobqueue.stats.ends import bucket_of
 from jobqueue.transitions import ack, claim, fail
 from tests.factories import make_job
 from tests.stats.helpers import write

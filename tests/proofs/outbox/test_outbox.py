@@ -15,7 +15,8 @@ from django.db import connection, transaction
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import IdempotencyRecord, OutboxEvent
-from jobqueue.outbox import Relay, publish, subscribers
+from jobqueue.outbox import Relay, publish
+from jobqueue.outbox.destinations import subscribers
 from tests.app.models import Account, Ticket
 from tests.marks import committed
 from tests.outbox.helpers import drain, make_due

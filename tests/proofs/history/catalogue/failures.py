@@ -106,15 +106,15 @@ FAILURES = [
 DEAD_LETTERS = [
     mutant(
         "a redrive retries jobs that failed again since it was recorded",
-        "dead_letters/stepping.py",
+        "runs/redrive_steps.py",
         "_is_ours",
-        "job.finished_at is None or job.finished_at <= run.created_at",
-        "True",
+        "Q(finished_at__isnull=True) | Q(finished_at__lte=run.created_at)",
+        "Q()",
         "tests/dead_letters/test_redrive.py",
     ),
     mutant(
         "a redrive passes over a job that is locked, and later ones of its key run before it",
-        "dead_letters/stepping.py",
+        "runs/redrive_steps.py",
         "_lock",
         "if end is None or job_id < end}",
         "if end is None or job_id in found}",
@@ -123,7 +123,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "the rate of a redrive counts a job that is not allowed yet",
-        "dead_letters/stepping.py",
+        "runs/redrive_steps.py",
         "_allowed",
         "math.floor",
         "math.ceil",
@@ -131,7 +131,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary goes on although a job of it failed its attempt",
-        "dead_letters/stepping.py",
+        "runs/canary.py",
         "_failure",
         "row.attempts > before or (row.status",
         "(row.status",
@@ -139,7 +139,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary that nobody ran counts as passed",
-        "dead_letters/stepping.py",
+        "runs/canary.py",
         "verdict_of",
         '"" if passed else "no job',
         '"" if passed or canaries else "no job',
@@ -147,8 +147,8 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a portion of ids leaves out the dead letters behind it",
-        "dead_letters/filtering.py",
-        "next_ids",
+        "runs/dead_rows.py",
+        "next_dead_ids",
         "return found[:most], found[most - 1]",
         "return found[:most], read[-1][0]",
         "tests/dead_letters/test_redrive.py",
@@ -166,7 +166,7 @@ DEAD_LETTERS = [
 BULK_VERBS = [
     mutant(
         "a bulk retry brings jobs back that ended since it was recorded",
-        "bulk_verbs/filtering.py",
+        "runs/verbs.py",
         "_QUIET",
         'AuditEvent.Verb.RETRY: ("finished_at", "last_started_at")',
         'AuditEvent.Verb.RETRY: ("last_started_at",)',
@@ -174,7 +174,7 @@ BULK_VERBS = [
     ),
     mutant(
         "a held job that began again since is run again by a bulk retry",
-        "bulk_verbs/filtering.py",
+        "runs/verbs.py",
         "_QUIET",
         'AuditEvent.Verb.RETRY: ("finished_at", "last_started_at")',
         'AuditEvent.Verb.RETRY: ("finished_at",)',
@@ -190,15 +190,15 @@ BULK_VERBS = [
     ),
     mutant(
         "one protected job keeps all of its chunk from being deleted",
-        "bulk_verbs/carrying_out.py",
+        "runs/bulk_steps.py",
         "_delete",
-        "gone += sum(delete_job(job_id, using=using) for job_id in jobs)",
+        "gone.update(job_id for job_id in jobs if delete_job(job_id, using=using))",
         "continue",
         "tests/bulk_verbs/test_carrying_out.py",
     ),
     mutant(
         "jobs that are added after a bulk action was recorded are changed too",
-        "bulk_verbs/recording.py",
+        "bulk_verbs.py",
         "record",
         "newest if until_id is None else min(until_id, newest)",
         "2**62 if until_id is None else until_id",
@@ -206,7 +206,7 @@ BULK_VERBS = [
     ),
     mutant(
         "a bulk verb changes jobs that match no more when they are locked",
-        "bulk_verbs/carrying_out.py",
+        "runs/bulk_steps.py",
         "_write",
         "still(event.verb, event.filters, event.created_at)",
         "still(event.verb, {}, event.created_at)",
@@ -214,7 +214,7 @@ BULK_VERBS = [
     ),
     mutant(
         "cancel_many() and its like change jobs that match no more when they are locked",
-        "transitions/operating.py",
+        "transitions/operator.py",
         "lock",
         "[(job, job.matches)",
         "[(job, True)",

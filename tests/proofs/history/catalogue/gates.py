@@ -269,7 +269,7 @@ MAINTENANCE = [
     ),
     mutant(
         "a pause that has ended by itself is resumed",
-        "flow/controls.py",
+        "flow/rules.py",
         "resume",
         "return changed and not was_over",
         "return changed",
@@ -277,7 +277,7 @@ MAINTENANCE = [
     ),
     mutant(
         "a limit is gone when one worker does not have it",
-        "gates/announced.py",
+        "gates/limits.py",
         "limits_in_effect",
         "if (limits := _announced_of(one, task)) is not None]",
         "for limits in [_announced_of(one, task) or (None, None)]]",
@@ -380,7 +380,7 @@ BREAKERS_AND_RULES = [
 FLOW = [
     mutant(
         "pauses whose time is over are listed as in effect",
-        "flow/controls.py",
+        "flow/rules.py",
         "paused",
         ".exclude(until__lte=UtcNow())",
         "",
@@ -388,7 +388,7 @@ FLOW = [
     ),
     mutant(
         "jobs that wait for a task go on waiting after resume()",
-        "flow/controls.py",
+        "flow/rules.py",
         "resume",
         "if changed and path:",
         "if changed and not path:",
@@ -396,7 +396,7 @@ FLOW = [
     ),
     mutant(
         "jobs that wait at a limit go on waiting after it is raised",
-        "flow/limiting.py",
+        "flow/rules.py",
         "set_limit",
         "if path:",
         "if not path:",
@@ -404,7 +404,7 @@ FLOW = [
     ),
     mutant(
         "clear_limit() leaves the rate",
-        "flow/limiting.py",
+        "flow/rules.py",
         "_clear",
         '"level": None, "sets_rate": False, "rate": None}',
         '"level": None}',
@@ -412,7 +412,7 @@ FLOW = [
     ),
     mutant(
         "a rate that is taken away stays",
-        "flow/limiting.py",
+        "flow/rules.py",
         "set_limit",
         "if rate is not KEEP:",
         "if rate is not KEEP and rate is not None:",
@@ -420,7 +420,7 @@ FLOW = [
     ),
     mutant(
         "workers that have stopped count as those that do not know a limit",
-        "flow/unaware.py",
+        "flow/overview.py",
         "running_workers",
         ".filter(stopped_at__isnull=True)",
         ".all()",
@@ -436,7 +436,7 @@ FLOW = [
     ),
     mutant(
         "breakers that are open stand behind those that are closed",
-        "flow/breaker_list.py",
+        "flow/breakers.py",
         "breaker_facts",
         'key=lambda one: (one.state == "closed", one.dependency)',
         'key=lambda one: (one.state != "closed", one.dependency)',

@@ -7,7 +7,7 @@ from tests.proofs.history.catalogue.mutant import mutant
 MYSQL = [
     mutant(
         "MySQL's clock is in the zone of the session",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.now_sql",
         'now_sql = "UTC_TIMESTAMP(6)"',
         'now_sql = "NOW(6)"',
@@ -16,7 +16,7 @@ MYSQL = [
     ),
     mutant(
         "MySQL counts the end of a lease in the zone of the session",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.now_plus_sql",
         '* 1000000), UTC_TIMESTAMP(6))"',
         '* 1000000), NOW(6))"',
@@ -26,7 +26,7 @@ MYSQL = [
     ),
     mutant(
         "mutex() grants an older snapshot on MySQL",
-        "db/mysql/mutex.py",
+        "db/mysql/locks.py",
         "MutexOfMySQL._refuse_stale",
         "if takes or not unseen or self._swept(cursor):",
         "if self.key is None:",
@@ -35,7 +35,7 @@ MYSQL = [
     ),
     mutant(
         "a lock wait that ends is not repeated: 1205 is no transient error",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "_TRANSIENT",
         "(1205, 3572)",
         "(3572,)",
@@ -44,7 +44,7 @@ MYSQL = [
     ),
     mutant(
         "a lost answer counts as a statement that was never sent: 2013",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.never_sent",
         "2005, 2006, 4031",
         "2005, 2006, 2013, 4031",
@@ -53,7 +53,7 @@ MYSQL = [
     ),
     mutant(
         "a server that became read-only after a failover is not left: 1290",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "_READ_ONLY",
         "{1047, 1290, 1792",
         "{1047, 1792",
@@ -62,7 +62,7 @@ MYSQL = [
     ),
     mutant(
         "claims run at the level of the session and lock gaps",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.transaction",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -71,8 +71,8 @@ MYSQL = [
     ),
     mutant(
         "the ids of jobs added at once ignore auto_increment_increment",
-        "db/mysql/dialect.py",
-        "MySQL.insert",
+        "db/mysql/statements.py",
+        "MySQLStatements.insert",
         "range(first, first + step * len(rows), step)",
         "range(first, first + len(rows))",
         "tests/producer/test_enqueue_many.py",
@@ -80,7 +80,7 @@ MYSQL = [
     ),
     mutant(
         "reads are limited to a thousandth of the time",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.limit_reads",
         "max(1, round(1000 * seconds))",
         "max(1, round(seconds))",
@@ -89,7 +89,7 @@ MYSQL = [
     ),
     mutant(
         "results that MySQL's packets do not hold, with their backslashes, are written all the same",
-        "db/mysql/dialect.py",
+        "db/mysql/features.py",
         "MySQL.statement_bytes",
         "len(text.encode()) + sum(text.count(character) for character in _ESCAPED)",
         "len(text.encode())",
@@ -98,7 +98,7 @@ MYSQL = [
     ),
     mutant(
         "an UPDATE by key may be led by another index, and waits for rows that it does not change",
-        "db/mysql/hints.py",
+        "db/mysql/statements.py",
         "by_key_sql",
         "{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}",
         "{begin}{sql.removeprefix(begin)}",
@@ -127,7 +127,7 @@ MYSQL = [
     ),
     mutant(
         "a refused NOWAIT is an error and no lock that somebody else holds",
-        "db/mysql/mutex.py",
+        "db/mysql/locks.py",
         "NOT_YET",
         "{1205, 3572}",
         "{1205}",
@@ -136,7 +136,7 @@ MYSQL = [
     ),
     mutant(
         "a mutex fails if its idle second session was ended by the server",
-        "db/mysql/mutex.py",
+        "db/mysql/locks.py",
         "MutexOfMySQL.make",
         "if error_number(error) not in SESSION_LOST:",
         "if error_number(error) is not None:",
@@ -145,18 +145,18 @@ MYSQL = [
     ),
     mutant(
         "a transaction that a task has left open is not seen",
-        "db/mysql/server.py",
-        "in_transaction",
+        "db/mysql/features.py",
+        "MySQL.in_transaction",
         """if error_number(error) in _REFUSED_INSIDE:
             return True""",
         """if error_number(error) in _REFUSED_INSIDE:
-            return False""",
+                return False""",
         "tests/worker/test_leftovers.py",
         database="mysql",
     ),
     mutant(
         "a stricter limit that the session has is lifted",
-        "db/mysql/session.py",
+        "db/mysql/features.py",
         "limit_by_variables",
         "min(before[name], limit) if before[name] else limit",
         "limit",
@@ -165,8 +165,8 @@ MYSQL = [
     ),
     mutant(
         "an account that read_only does not bind is taken for one that cannot write",
-        "db/mysql/server.py",
-        "write_refusal",
+        "db/mysql/features.py",
+        "MySQL.write_refusal",
         "found = [] if cursor.fetchone()[0] else found",
         "cursor.fetchone()",
         "tests/explain/test_broken_surroundings.py",
@@ -187,7 +187,7 @@ MYSQL = [
 MARIADB = [
     mutant(
         "reads are limited to a thousand times the time",
-        "db/mariadb/dialect.py",
+        "db/mariadb/features.py",
         "MariaDB.limit_reads",
         "max(0.001, seconds)",
         "max(0.001, 1000 * seconds)",
@@ -196,8 +196,8 @@ MARIADB = [
     ),
     mutant(
         "of a long list of ids, one in a thousand is lost",
-        "db/mariadb/dialect.py",
-        "MariaDB.of_ids",
+        "db/mariadb/statements.py",
+        "MariaDBStatements.of_ids",
         "ids[begin : begin + LISTED_MAX]",
         "ids[begin : begin + LISTED_MAX - 1]",
         "tests/db/test_ids.py",
@@ -205,7 +205,7 @@ MARIADB = [
     ),
     mutant(
         "a long list of ids becomes a temporary table and a sort",
-        "db/mariadb/dialect.py",
+        "db/mariadb/statements.py",
         "LISTED_MAX",
         "999",
         "10_000",
@@ -214,7 +214,7 @@ MARIADB = [
     ),
     mutant(
         "names that differ in spaces at their end are the same",
-        "db/mariadb/dialect.py",
+        "db/mariadb/features.py",
         "MariaDB.unpadded_collation",
         "utf8mb4_nopad_bin",
         "utf8mb4_bin",
@@ -272,8 +272,8 @@ MARIADB = [
     ),
     mutant(
         "an index that the server ignores counts as one that claims can use",
-        "db/mysql/set_up.py",
-        "MariaDBSetUp.usable",
+        "db/mariadb/features.py",
+        "MariaDB.usable",
         "ignored = 'NO'",
         "ignored IN ('NO', 'YES')",
         "tests/doctor/test_schema.py",

@@ -7,7 +7,7 @@ from tests.proofs.history.catalogue.mutant import mutant
 POSTGRESQL = [
     mutant(
         "PostgreSQL's clock stands still within a transaction",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "PostgreSQL.now_sql",
         'now_sql = "STATEMENT_TIMESTAMP()"',
         'now_sql = "TRANSACTION_TIMESTAMP()"',
@@ -16,7 +16,7 @@ POSTGRESQL = [
     ),
     mutant(
         "PostgreSQL: a lost answer counts as a statement that was never sent",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "PostgreSQL.never_sent",
         "str(error).startswith(_NEVER_SENT)",
         "'failed: ' in str(error)",
@@ -25,7 +25,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a lock that is not available is no transient error: 55P03",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "_TRANSIENT",
         '"55P03": ErrorKind.LOCK_TIMEOUT,',
         "",
@@ -34,7 +34,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a session that the server has terminated counts as one that works: 57P01",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "_GONE",
         '{"57P01", "57P02"',
         '{"57P02"',
@@ -44,8 +44,8 @@ POSTGRESQL = [
     ),
     mutant(
         "the last id of a range is left out",
-        "db/postgresql/dialect.py",
-        "PostgreSQL.within_ids",
+        "db/postgresql/statements.py",
+        "PostgreSQLStatements.within_ids",
         "{{key}} <= {up_to:d}",
         "{{key}} < {up_to:d}",
         "tests/db/test_ids.py",
@@ -53,8 +53,8 @@ POSTGRESQL = [
     ),
     mutant(
         "the newest job of an ordering key has its turn first",
-        "db/postgresql/dialect.py",
-        "PostgreSQL.next_in_groups_sql",
+        "db/postgresql/statements.py",
+        "PostgreSQLStatements.next_in_groups_sql",
         "f.id LIMIT 1) AS p",
         "f.id DESC LIMIT 1) AS p",
         "tests/ordering/test_ordering_key.py",
@@ -62,8 +62,8 @@ POSTGRESQL = [
     ),
     mutant(
         "the oldest event of a key is not the one that is found",
-        "db/postgresql/dialect.py",
-        "PostgreSQL.first_ids_after_sql",
+        "db/postgresql/statements.py",
+        "PostgreSQLStatements.loose_scan_sql",
         'f"ORDER BY {column}, id LIMIT 1"',
         'f"ORDER BY {column}, id DESC LIMIT 1"',
         "tests/outbox/test_relay.py",
@@ -71,7 +71,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a failed transaction that a task has left open is not seen",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "PostgreSQL.in_transaction",
         "session.info.transaction_status != 0",
         "session.info.transaction_status == 2",
@@ -80,7 +80,7 @@ POSTGRESQL = [
     ),
     mutant(
         "advisory locks of a job stay with the session of the next",
-        "db/postgresql/dialect.py",
+        "db/postgresql/features.py",
         "PostgreSQL.reset_session",
         "DISCARD ALL",
         "RESET ALL",
@@ -89,7 +89,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a server without a free connection is not waited for: 53300",
-        "db/postgresql/session.py",
+        "db/postgresql/features.py",
         "has_no_connection",
         'sqlstate(error) == "53300" or type',
         "type",
@@ -98,8 +98,8 @@ POSTGRESQL = [
     ),
     mutant(
         "a stricter limit that the session has is lifted",
-        "db/postgresql/session.py",
-        "limited",
+        "db/postgresql/features.py",
+        "PostgreSQL.limit_reads",
         "min(before, limit) if before else limit",
         "limit",
         "tests/db/test_time_limit.py",
@@ -128,7 +128,7 @@ POSTGRESQL = [
     ),
     mutant(
         "the database's own limit of sessions is not looked at",
-        "db/postgresql/set_up.py",
+        "db/postgresql/features.py",
         "_USE",
         "NULLIF(datconnlimit, -1)",
         "NULLIF(datconnlimit, datconnlimit)",
@@ -137,7 +137,7 @@ POSTGRESQL = [
     ),
     mutant(
         "an index whose building has failed counts as one that claims can use",
-        "db/postgresql/set_up.py",
+        "db/postgresql/features.py",
         "_INDEXES",
         "WHERE x.indisvalid AND pg_table_is_visible",
         "WHERE pg_table_is_visible",
@@ -146,8 +146,8 @@ POSTGRESQL = [
     ),
     mutant(
         "a claim after a burst into an emptied table sorts all that waits",
-        "db/postgresql/dialect.py",
-        "PostgreSQL.in_index_order",
+        "db/postgresql/statements.py",
+        "PostgreSQLStatements.in_index_order",
         "execute(_IN_INDEX_ORDER + sql, params, many, context)",
         "execute(sql, params, many, context)",
         "tests/plans/test_plans.py",

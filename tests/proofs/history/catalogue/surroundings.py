@@ -32,7 +32,7 @@ register = template.Library()""",
     ),
     mutant(
         "psycopg2 is not refused",
-        "db/postgresql/session.py",
+        "db/postgresql/features.py",
         "driver_problem",
         'name == "psycopg" and numbers >= (3, 2)',
         'name.startswith("psycopg")',
@@ -56,7 +56,7 @@ register = template.Library()""",
     ),
     mutant(
         "the wait for a result goes by a clock that tests freeze",
-        "tasks/waiting.py",
+        "tasks/results.py",
         "wait_for",
         "time.clock_gettime(time.CLOCK_MONOTONIC) + limit",
         "time.monotonic() + limit",
@@ -128,7 +128,7 @@ LEFT_BEHIND = [
 WORKERS = [
     mutant(
         "a worker claims and parks the jobs that only other workers know",
-        "worker/child/parked.py",
+        "worker/child/unknown_tasks.py",
         "UnknownTasks.sift",
         "if _is_new(lease) and not _can_run(lease)",
         "if _can_run(lease) and not _can_run(lease)",
@@ -136,7 +136,7 @@ WORKERS = [
     ),
     mutant(
         "a worker asks a queue again at once in which it knows no job",
-        "worker/child/parked.py",
+        "worker/child/unknown_tasks.py",
         "UnknownTasks.leaves",
         "self._clock() < self._look_at.get(queue, 0.0)",
         "self._clock() < 0.0",

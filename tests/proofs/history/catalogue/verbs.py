@@ -234,7 +234,7 @@ TRANSITIONS = [
     ),
     mutant(
         "a job that expired starts all the same",
-        "transitions/claiming/expiring.py",
+        "transitions/claiming/request.py",
         "expired",
         "row.valid_until <= row.now]",
         "row.pk < 0]",
@@ -250,7 +250,7 @@ TRANSITIONS = [
     ),
     mutant(
         "a job that kills its worker gets one attempt too many",
-        "transitions/crashes.py",
+        "transitions/failing.py",
         "after_crash",
         "lease.attempt >= lease.max_attempts",
         "lease.attempt > lease.max_attempts",
@@ -358,7 +358,7 @@ TRANSITIONS = [
 HEADS = [
     mutant(
         "one look at the queues that has waited delays complete looks",
-        "transitions/claiming/heads.py",
+        "transitions/claiming/queue_memory.py",
         "Heads._look_whole",
         "pause_seconds(min(before, took))",
         "pause_seconds(took)",
@@ -366,7 +366,7 @@ HEADS = [
     ),
     mutant(
         "looks at the queues that read much are repeated at once",
-        "transitions/claiming/heads.py",
+        "transitions/claiming/queue_memory.py",
         "Heads._look_whole",
         "pause_seconds(min(before, took))",
         "0.0",
@@ -374,7 +374,7 @@ HEADS = [
     ),
     mutant(
         "one look for names of queues that has waited delays the next ones",
-        "transitions/claiming/heads.py",
+        "transitions/claiming/queue_memory.py",
         "WaitingNames.find",
         "pause_seconds(min(before, self._took))",
         "pause_seconds(self._took)",
@@ -423,7 +423,7 @@ WORKER = [
     ),
     mutant(
         "a pool of connections that is too small for a worker is not reported",
-        "db/opening.py",
+        "db/sessions.py",
         "pool_problem",
         "if size >= needed:",
         "if size >= needed or not given:",

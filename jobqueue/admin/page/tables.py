@@ -1,0 +1,63 @@
+"""Tables that become cards on narrow screens, and facts as names and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from django.template.loader import render_to_string
+
+from jobqueue.admin.page.formatting import NOTHING, StrOrPromise
+
+
+class Column(NamedTuple):
+    """A column. Numbers stand on the right."""
+
+    title: StrOrPromise
+    is_number: bool = False
+
+
+class Cell(NamedTuple):
+    """A cell as the template cells.html shows it."""
+
+    text: object
+    title: StrOrPromise
+    is_number: bool
+
+
+class Table(NamedTuple):
+    """A table; the first cell of each row names it."""
+
+    columns: Sequence[Column]
+    rows: list[list[Cell]]
+
+
+def table_of(columns: Iterable[Column | StrOrPromise], rows: Iterable[Sequence[object]]) -> Table:
+    """A table of rows that have a text for each column, in the active language."""
+    # Each title is translated once, not for each row.
+    titled = [Column(str(one.title), one.is_number) if isinstance(one, Column) else Column(str(one)) for one in columns]
+    cells = [
+        [Cell(text, column.title, column.is_number) for text, column in zip(row, titled, strict=True)] for row in rows
+    ]
+    return Table(titled, cells)
+
+
+def table_html(columns: Iterable[Column | StrOrPromise], rows: Iterable[Sequence[object]]) -> str:
+    """Such a table as HTML."""
+    return render_to_string("admin/jobqueue/cells.html", {"table": table_of(columns, rows)})
+
+
+class Fact(NamedTuple):
+    """A name, and a value as the template facts.html shows it."""
+
+    title: StrOrPromise
+    value: str
+
+
+def facts(*pairs: tuple[StrOrPromise, object]) -> list[Fact]:
+    """Those of `pairs` whose value is neither None nor an empty text nor a dash; 0 is a value."""
+    return [
+        Fact(title, value if isinstance(value, str) else str(value))
+        for title, value in pairs
+        if value is not None and value not in ("", NOTHING)
+    ]

@@ -1,1 +1,0 @@
-"""The page of the settings in force, of the database, and of the checks."""

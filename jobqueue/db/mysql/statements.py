@@ -1,0 +1,143 @@
+"""FORCE INDEX, loose scans and inserts on MySQL and MariaDB: InnoDB locks what it reads, so no other index must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from jobqueue.db.parameters import Parameter
+from jobqueue.db.statements import Q, Statements, bind, delete_listed
+
+LIMIT_MAX = 2**31
+
+
+def force_index(queryset: Q, index: str) -> Q:
+    """Without it the optimizer may read, sort and so lock the whole backlog."""
+    return bind(queryset, "{entry} FORCE INDEX ({index})", index)
+
+
+def update_by_key(queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+    """With FORCE INDEX (PRIMARY): led by another index, the UPDATE would wait for rows it does not change."""
+    connection = connections[queryset.db]
+
+    def hinted(execute: Callable[..., Parameter], sql: str, *rest: object) -> Parameter:
+        return execute(by_key_sql(connection, queryset.model._meta.db_table, sql), *rest)
+
+    with connection.execute_wrapper(hinted):
+        return queryset.update(**changes)
+
+
+def by_key_sql(connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
+    """An UPDATE of `table` with FORCE INDEX (PRIMARY); other statements as they are."""
+    begin = f"UPDATE {connection.ops.quote_name(table)} "
+    return f"{begin}FORCE INDEX (PRIMARY) {sql.removeprefix(begin)}" if sql.startswith(begin) else sql
+
+
+class MySQLStatements(Statements):
+    """MySQL 8.0 and later; MariaDBStatements inherits from it."""
+
+    has_parentheses_in_union = True
+    scans_combinations = True
+    # MariaDB has no FOR SHARE; both know this older form.
+    shared_lock_sql = for_share_sql = "LOCK IN SHARE MODE"
+
+    # By key: with FORCE INDEX (PRIMARY).
+    force_index = staticmethod(force_index)
+    update_by_key = staticmethod(update_by_key)
+    by_key_sql = staticmethod(by_key_sql)
+
+    def within_ids(self, queryset: Q, above: int, up_to: int) -> Q:
+        """By the primary key: another index would lead to all rows that meet its conditions, and to a sort."""
+        return force_index(queryset, "PRIMARY")
+
+    def of_ids(self, queryset: Q, ids: Sequence[int]) -> Q:
+        """As within_ids()."""
+        return force_index(queryset.filter(pk__in=ids), "PRIMARY")
+
+    def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
+        """By a join with the SELECT that locks, which is run first.
+
+        STRAIGHT_JOIN and LIMIT keep the optimizer from merging the SELECT into the UPDATE, and losing SKIP LOCKED.
+        Without the index MariaDB scans a small table, and waits for the rows that the SELECT has skipped.
+        """
+        locking = self.lock_rows(queryset)
+        connection = connections[locking.db]
+        quote = connection.ops.quote_name
+        table = quote(locking.model._meta.db_table)
+        select, selected = locking.values_list("id")[:LIMIT_MAX].query.sql_with_params()
+
+        key = f"{table}.{quote('id')} = unlocked.{quote('id')}"
+        start = f"UPDATE ({select}) AS unlocked STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON {key} "
+
+        def joined(execute: Callable[..., Parameter], sql: str, params: Sequence[object], *rest: object) -> Parameter:
+            begin = f"UPDATE {table} "
+            if not sql.startswith(begin):
+                return execute(sql, params, *rest)
+            return execute(start + sql.removeprefix(begin), (*selected, *params), *rest)
+
+        with connection.execute_wrapper(joined):
+            return int(locking.model._base_manager.using(locking.db).update(**changes))
+
+    def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
+        """By a join with the keys, each a look-up by the primary key.
+
+        With `IN` the optimizer scans a small table in spite of FORCE INDEX, and waits for rows that others have locked.
+        """
+        listed = "JSON_TABLE('[{keys}]', '$[*]' COLUMNS (found BIGINT PATH '$')) AS listed"
+        row = "{table} AS t FORCE INDEX (PRIMARY) ON t.{key} = listed.found"
+        return delete_listed(queryset, keys, f"DELETE t FROM {listed} STRAIGHT_JOIN {row}")
+
+    def loose_scan_sql(
+        self,
+        table: str,
+        columns: Sequence[str],
+        index: str,
+        *,
+        where: Sequence[str] = (),
+        order: Sequence[str] = (),
+        after: bool = False,
+        with_id: bool = False,
+    ) -> str:
+        """For GROUP BY the server reads the first entry of each group in the index; its recursions end after 1,000.
+
+        With ids, where the values have a row or two on average, the server reads the rows one by one instead, and no
+        hint forbids it; such a pass over all values reads no more than a few rows for each.
+        """
+        names = ", ".join(columns)
+        conditions = [*where, *([f"{names} > %s"] if after else [])]
+        rows = f"{table} FORCE INDEX ({index})" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
+        groups = f"SELECT {names}{', MIN(id)' if with_id else ''} FROM {rows} GROUP BY {names}"
+        return groups if order else f"{groups} ORDER BY {names} LIMIT %s"
+
+    def insert(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
+    ) -> list[int]:
+        """One INSERT; InnoDB gives the rows of one VALUES list consecutive ids, first one in LAST_INSERT_ID()."""
+        sql, params = self._insert_sql(connection, table, columns, rows)
+        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            if len(rows) == 1:
+                return [cursor.lastrowid]
+            cursor.execute("SELECT LAST_INSERT_ID(), @@auto_increment_increment")
+            first, step = cursor.fetchone()
+            return list(range(first, first + step * len(rows), step))
+
+    def insert_one(
+        self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
+    ) -> tuple[int, Parameter]:
+        """MySQL has no RETURNING: the second value is None."""
+        (key,) = self.insert(connection, table, columns, [row])
+        return key, None
+
+    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
+        """A duplicate primary key locks its record only, no gap, at any isolation level."""
+        return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
+
+
+def error_number(error: BaseException) -> object:
+    """The error number that MySQL's drivers put first; None for an error without arguments."""
+    return error.args[0] if error.args else None

@@ -1,0 +1,147 @@
+"""SQLite 3.35 and later."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from jobqueue.db.dialect import Dialect, ErrorKind, Plan, TableIndex
+from jobqueue.db.parameters import Parameter
+from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate, is_stale
+from jobqueue.db.sqlite.statements import SQLiteStatements
+from jobqueue.db.statements import marks, one_value
+
+#: the least limit of waits for the one writer
+BUSY_SECONDS = 4.0
+
+
+class SQLite(SQLiteStatements, Dialect):
+    """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
+
+    name = "SQLite"
+    supported = True
+    oldest = (3, 35, 0)  # it brought INSERT ... RETURNING
+    upgrade = "Use a Python with a newer SQLite."
+    claim_strategy = "sqlite-immediate"
+    claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
+    single_writer = True
+    locks = SQLiteLocks()
+    diagnostics = SQLiteDiagnostics()
+    transaction = staticmethod(immediate)
+    column_types = {"tiny": "smallint", "instant": "datetime"}
+    now_sql = NOW_SQL
+    now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
+
+    def error_kind(self, error: BaseException) -> ErrorKind | None:
+        """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
+        if isinstance(error, OperationalError):
+            text = str(error)
+            if "locked" in text or "busy" in text:
+                return ErrorKind.SERIALIZATION if is_stale(error) else ErrorKind.BUSY
+            if "is full" in text:
+                return ErrorKind.NO_ROOM
+            if "unable to open" in text or "disk I/O" in text:
+                return ErrorKind.LOST_CONNECTION
+        return None
+
+    def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
+        """The session's query_only, a file opened with mode=ro, or one that this process may not write."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT q.query_only, d.file FROM pragma_query_only q, pragma_database_list d WHERE d.seq = 0"
+            )
+            query_only, path = cursor.fetchone()
+        if query_only:
+            return "query_only"
+        if "mode=ro" in str(connection.settings_dict["NAME"]):
+            return "mode=ro"
+        return "file permissions" if path and not os.access(path, os.W_OK) else ""
+
+    def never_sent(self, error: BaseException) -> bool:
+        """There is no network that can lose an answer."""
+        return True
+
+    @contextmanager
+    def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """A thread interrupts what runs when the time is over."""
+        connection.ensure_connection()
+        with interrupted_after(connection.connection, seconds):
+            yield
+
+    @contextmanager
+    def limit_waits(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+        """By the busy timeout, which stays at BUSY_SECONDS or less: of those who wait, some wait long behind others."""
+        with connection.cursor() as cursor, busy_wait(cursor, max(seconds, BUSY_SECONDS), at_most=True):
+            yield
+
+    def is_stopped(self, error: BaseException) -> bool:
+        return isinstance(error, OperationalError) and "interrupted" in str(error)
+
+    def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
+        session: Any = connection.connection
+        return bool(session.in_transaction)
+
+    def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
+        """Read EXPLAIN QUERY PLAN."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
+            lines = [str(row[-1]) for row in cursor.fetchall()]
+        return Plan(
+            "\n".join(lines),
+            scans=any(line.startswith("SCAN") and table in line for line in lines),
+            sorts=any("TEMP B-TREE" in line for line in lines),
+        )
+
+    def indexes(self, connection: BaseDatabaseWrapper, tables: Sequence[str]) -> list[TableIndex]:
+        """From the pragmas. SQLite forgets the names of unique constraints."""
+        found: dict[tuple[str, str], list[str]] = {}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT m.name, l.name, c.name FROM sqlite_master m, pragma_index_list(m.name) l, "
+                f"pragma_index_info(l.name) c WHERE m.type = 'table' AND m.name IN ({marks(tables)}) "
+                "ORDER BY m.name, l.name, c.seqno",
+                list(tables),
+            )
+            for table, name, column in cursor.fetchall():
+                found.setdefault((str(table), str(name)), []).append(str(column))
+        return [
+            TableIndex(table, "" if name.startswith("sqlite_autoindex_") else name, tuple(columns))
+            for (table, name), columns in found.items()
+        ]
+
+    def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
+        """The pragmas journal_mode and busy_timeout (milliseconds), and "file", "" for a database in memory."""
+        found = {name: str(one_value(connection, f"PRAGMA {name}")) for name in ("journal_mode", "busy_timeout")}
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA database_list")
+            files = {str(name): str(file or "") for _, name, file in cursor.fetchall()}
+        return {**found, "file": files.get("main", "")}
+
+
+@contextmanager
+def interrupted_after(session: Any, seconds: float) -> Iterator[None]:
+    """A block in which the statement of `session`, a driver's connection, that runs after `seconds` is interrupted."""
+    ending, over = threading.Lock(), threading.Event()
+
+    def interrupt() -> None:
+        # With the lock: a statement behind the block must not be interrupted.
+        with ending:
+            if not over.is_set():
+                session.interrupt()
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with ending:
+            over.set()
+        timer.cancel()

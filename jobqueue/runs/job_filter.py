@@ -1,0 +1,218 @@
+"""Which jobs: the one language of bulk verbs and redrives, in which a run says it and stores it.
+
+Names: state, queue, task, tag, cause, fingerprint, worker, job_ids, from_id. A job matches if all that is given holds.
+Several fingerprints, or ids, have commas between them; from_id means the job with this id and those added later.
+redrive() takes some of these names, one fingerprint, and ids as a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+from django.db.models import Q
+
+from jobqueue.exceptions import InvalidType, InvalidValue
+from jobqueue.failures import FailureCause
+from jobqueue.models import Job, JobTag
+from jobqueue.models.job import JobQuerySet
+from jobqueue.models.states import STATES, condition_of
+from jobqueue.validation import TASK_CHARS, check_ids, check_queue, check_tag, check_text, check_worker, did_you_mean
+
+#: fingerprints of one filter, and ids that a text names
+FINGERPRINTS_MAX, NAMED_MAX = 100, 1000
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+class DeadFilter(TypedDict, total=False):
+    """The filter of a redrive: what was given."""
+
+    fingerprint: str
+    queue: str
+    task: str
+    cause: str
+    job_ids: list[int]
+
+
+def matching(
+    filters: Mapping[str, object], using: str, *, above: int | None = None, up_to: int | None = None
+) -> JobQuerySet:
+    """The jobs that match all of `filters`, in no order; without filters all jobs.
+
+    `above`, `up_to`: only ids in this range, which bounds what is read. Raises InvalidValue and InvalidType for unknown
+    names and for values that no job can have.
+    """
+    rows: JobQuerySet = Job.objects.using(using).all()
+    tags = JobTag.objects.using(using).all()
+    if above is not None:
+        rows, tags = rows.filter(pk__gt=above), tags.filter(job_id__gt=above)
+    if up_to is not None:
+        rows, tags = rows.filter(pk__lte=up_to), tags.filter(job_id__lte=up_to)
+    for name, value in check_filters(filters).items():
+        if name == "tag":
+            # The range of ids here too, so that no other jobs of the tag are read.
+            rows = rows.filter(pk__in=tags.filter(tag=value).values("job_id"))
+        else:
+            rows = rows.filter(_CONDITIONS[name](value))
+    return rows
+
+
+def condition(filters: Mapping[str, Any]) -> Q:
+    """What is to be true of the locked row of a job that was found by these checked filters.
+
+    Others may have changed the job since it was found; its id and its tags stay.
+    """
+    found = Q()
+    for name, value in sorted(filters.items()):  # in one order, so that a server sees one statement
+        if name not in ("tag", "job_ids", "from_id"):
+            found &= _CONDITIONS[name](value)
+    return found
+
+
+def check_filters(filters: Mapping[str, object]) -> dict[str, Any]:
+    """The filters, if all have known names and possible values. Raises InvalidValue, InvalidType."""
+    found = {}
+    for name, value in filters.items():
+        if name not in _CHECKS:
+            raise InvalidValue(
+                f"there is no filter {name[:40]!r} for many jobs{did_you_mean(name, _CHECKS)}. Nothing was written; "
+                f"the filters are {', '.join(_CHECKS)}."
+            )
+        if not isinstance(value, str):
+            raise InvalidType(f"{name} must be a text, got {type(value).__name__}. Nothing was written.")
+        found[name] = _CHECKS[name](value)
+    return found
+
+
+def check_dead_filter(
+    *,
+    fingerprint: str | None = None,
+    queue: str | None = None,
+    task: str | None = None,
+    cause: str | None = None,
+    job_ids: Iterable[int | str] | None = None,
+) -> DeadFilter:
+    """The values that were given. Raises InvalidValue or InvalidType for what no dead letter can have."""
+    found = DeadFilter()
+    if fingerprint is not None:
+        found["fingerprint"] = check_fingerprint(fingerprint)
+    if queue is not None:
+        found["queue"] = check_queue(queue)
+    if task is not None:
+        found["task"] = _check_task(task)
+    if cause is not None:
+        found["cause"] = _check_cause(cause)
+    if job_ids is not None:
+        found["job_ids"] = check_ids(job_ids)
+    return found
+
+
+def check_fingerprint(given: str) -> str:
+    """`given` if it is a fingerprint. Raises InvalidValue, InvalidType."""
+    if not isinstance(given, str):
+        raise InvalidType(f"fingerprint is a text, got {type(given).__name__}. Nothing was written.")
+    if not is_fingerprint(given):
+        raise InvalidValue(
+            f"fingerprint={given[:40]!r} is not one: 16 hexadecimal digits, as fingerprints() and the admin show them. "
+            "Nothing was written."
+        )
+    return given
+
+
+def is_fingerprint(value: str) -> bool:
+    """Whether a text has the form of one fingerprint."""
+    return _FINGERPRINT.fullmatch(value) is not None
+
+
+def ids_of(filters: Mapping[str, Any]) -> list[int] | None:
+    """The jobs that checked filters name, in order; None if they name none."""
+    return sorted({int(one) for one in filters["job_ids"].split(",")}) if "job_ids" in filters else None
+
+
+def first_id_of(filters: Mapping[str, Any]) -> int:
+    """The id from which on jobs can match these checked filters."""
+    return int(filters.get("from_id", 0))
+
+
+def _check_task(value: object) -> str:
+    path = check_text(value, "task")
+    if not 1 <= len(path) <= TASK_CHARS:
+        raise InvalidValue(f"task has {len(path)} characters; allowed are 1 to {TASK_CHARS}. Nothing was written.")
+    return path
+
+
+def _one_of(name: str, value: object, known: list[str]) -> str:
+    if value not in known:
+        raise InvalidValue(
+            f"{name} must be one of {', '.join(known)}, got {value!r:.80}{did_you_mean(value, known)}. "
+            "Nothing was written."
+        )
+    return str(value)
+
+
+def _check_state(value: str) -> str:
+    return _one_of("state", value, [*STATES])
+
+
+def _check_cause(value: object) -> str:
+    found = value.lower() if isinstance(value, str) else value
+    return _one_of("cause", found, [cause.value for cause in FailureCause])
+
+
+def _check_fingerprints(value: str) -> str:
+    marks = value.split(",")
+    for one in marks:
+        check_fingerprint(one)
+    _check_number("fingerprint", len(marks), FINGERPRINTS_MAX)
+    return value
+
+
+def _check_named(value: str) -> str:
+    ids = value.split(",")
+    for one in ids:
+        _check_id(one)
+    _check_number("job_ids", len(ids), NAMED_MAX)
+    return value
+
+
+def _check_id(value: str) -> str:
+    # BIGINT has 19 digits; not every number of so many fits.
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise InvalidValue(f"{value[:40]!r} is not the id of a job. Nothing was written.")
+    return value
+
+
+def _check_number(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidValue(f"{name} has {count:,} values; allowed are up to {most:,}. Nothing was written.")
+
+
+def _cause(value: str) -> Q:
+    """Why FAILED jobs failed; jobs that expired are CANCELED."""
+    return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
+
+
+_CHECKS: dict[str, Callable[[str], str]] = {
+    "state": _check_state,
+    "queue": check_queue,
+    "task": _check_task,
+    "tag": check_tag,
+    "cause": _check_cause,
+    "fingerprint": _check_fingerprints,
+    "worker": check_worker,
+    "job_ids": _check_named,
+    "from_id": _check_id,
+}
+_CONDITIONS: dict[str, Callable[[str], Q]] = {
+    "state": condition_of,
+    "queue": lambda value: Q(queue=value),
+    "task": lambda value: Q(task=value),
+    "cause": _cause,
+    "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint__in=value.split(",")),
+    "worker": lambda value: Q(status=Job.Status.PROCESSING, locked_by=value),
+    "job_ids": lambda value: Q(pk__in=[int(one) for one in value.split(",")]),
+    "from_id": lambda value: Q(pk__gte=int(value)),
+}
+#: the names of the filters
+FILTERS = (*_CHECKS,)

@@ -1,0 +1,125 @@
+"""The next step of a recorded run: one transaction, in which its jobs and its progress are written together.
+
+Any number of processes may try; the row of the run is locked by the one that takes a step. A process that dies leaves
+the run as it was after the last step, and the next one goes on there. What a step does: redrive_steps and bulk_steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.db import Error, connections
+from django.db.models import QuerySet
+
+from jobqueue.db import fault_vendor, vendor
+from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.dialect import GONE_KINDS
+from jobqueue.db.prepared import Prepared
+from jobqueue.db.retry import OF_THE_DATABASE, Verb, count_error
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.failures import storable
+from jobqueue.failures.text import message
+from jobqueue.models import AuditEvent, Redrive
+
+#: runs among which one is looked for that nobody has locked
+DUE_MAX = 1000
+#: until a step that met a lock is tried again
+LATER_SECONDS = 1.0
+#: of each wait for a lock
+_LOCK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did. Nothing was written if there is an `error`; DatabaseBusy: it is tried again."""
+
+    run_id: int
+    verb: str = "retry"
+    changed: int = 0
+    refused: int = 0
+    before: str = ""  # its state before the step; "": this was the first step
+    phase: str = ""
+    problem: str = ""  # why it has ended early, or waits
+    more: bool = False  # another step is due at once
+    changed_in_all: int = 0
+    refused_in_all: int = 0
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A table of recorded runs. `take` takes the next step of one of them; None: others do, or it has ended."""
+
+    model: type[AuditEvent] | type[Redrive]
+    #: those that are due on a database: id, steps, and the verb where that may be another than retry
+    due: Callable[[str], Prepared]
+    take: Callable[[int, int, str], Step | None]  # its id, the most jobs, the database
+    end: Callable[[QuerySet[Any], int, str], object]  # one whose step cannot be taken, and why
+    broken: str  # the state of these
+    most: int  # jobs of one step
+    name: str  # of a run, for the log: "redrive {id} of dead letters"
+    words: tuple[str, str]  # for changed jobs, and for refused ones
+    counts: tuple[str, str]  # the same, as counts of a chore
+
+
+def next_step(kind: Kind, *, most: int | None = None, using: str) -> Step | None:
+    """Take the next step of the run that has been due for longest. None if there is none, or others take it.
+
+    One that another process has locked, which may be frozen, is passed over. A run whose step meets a lock is due again
+    in a second, after others that are due. Errors of the database are raised, and the run is due again in a second,
+    too. One whose step raises anything else ends.
+    """
+    for run_id, steps, *verb in kind.due(using).rows():
+        # Unless another process has taken this step meanwhile.
+        mine = kind.model._default_manager.using(using).filter(pk=run_id, steps=steps, due_at__isnull=False)
+        if (done := _step_of(kind, Step(run_id, *verb), steps, mine, most or kind.most, using)) is not None:
+            return done
+    return None
+
+
+def _step_of(kind: Kind, missed: Step, steps: int, mine: QuerySet[Any], most: int, using: str) -> Step | None:
+    """`missed`: what is returned if nothing was done."""
+    try:
+        return kind.take(missed.run_id, most, using)
+    except DatabaseBusy as error:
+        if not put_off(mine, using):
+            raise
+        return replace(missed, problem=str(error), error=error)
+    except OF_THE_DATABASE:
+        put_off(mine, using)
+        raise
+    except Exception as error:
+        problem = storable(" ".join(f"{type(error).__name__}: {message(error)}".split()), 200)
+        if not _written(lambda: kind.end(mine, steps, problem), using):
+            raise
+        return replace(missed, phase=kind.broken, problem=problem, error=error)
+
+
+def put_off(mine: QuerySet[Any], using: str) -> bool:
+    """Let other runs go first; False if the database refuses that, too."""
+    return _written(lambda: mine.update(due_at=UtcNowPlus(LATER_SECONDS)), using)
+
+
+def _written(write: Callable[[], object], using: str) -> bool:
+    try:
+        with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
+            write()
+    except Error:
+        return False
+    return True
+
+
+@contextmanager
+def step_transaction(verb: Verb, using: str) -> Iterator[None]:
+    """The transaction of a step. Raises DatabaseBusy at the first lock it cannot get: the thread has other duties."""
+    try:
+        with vendor(using).locks.timed_transaction(connections[using], _LOCK_SECONDS):
+            yield
+    except Error as error:
+        if fault_vendor(using).error_kind(error) in (None, *GONE_KINDS):
+            raise
+        count_error(verb, error, using=using)
+        raise DatabaseBusy(f"{error}. Nothing was written; the step is tried again.") from error
