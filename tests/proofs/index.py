@@ -13,9 +13,9 @@ FILE = Path("docs/proof/index.md")
 ABOUT = """\
 # What is promised, and what was measured
 
-`make prove` proves every promise on real servers and writes the pages of evidence; the command for one page stands below
-its heading. A commit that changes what a page proves removes the page, and then its promises have no figure. Figures are
-those of the machine that they were measured on: run the command on yours.
+`make prove` proves every promise on real servers and writes the pages of evidence; the command for one page is below
+its heading. A commit that changes what a page proves removes the page, and then its promises have no figure. Figures
+are those of the machine that they were measured on: run the command on yours.
 
 `python -m tests.proofs.index` writes this list.
 """
