@@ -37,7 +37,7 @@ class Budget:
 
     @property
     def connections(self) -> int:
-        """The number of connections, computed as docs/howto/own-database.md says."""
+        """The number of connections, computed as docs/howto/sizing.md says."""
         outbox = load().outbox
         per_child = PER_CHILD + (PER_RELAY if outbox is not None and outbox.in_workers else 0)
         return MONITOR_CONNECTIONS * self.commands + per_child * self.processes + self.threads

@@ -20,7 +20,7 @@ project, author, release = "jobqueue", "The jobqueue maintainers", __version__
 copyright = author
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-#: each has the pages of its folder below it
+#: each has the pages of its folder below it, and the indexes of other folders that it links to
 FOLDERS = ("docs/proof/index", "docs/adr/index", "docs/contributing/index")
 TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "UPGRADING")
 include_patterns = ["docs/**.md", *(f"{name}.md" for name in TOP)]
@@ -79,9 +79,14 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     elif docname in FOLDERS:
         folder = (ROOT / docname).parent
         linked = [folder.joinpath(link).resolve() for link in _LINK.findall(text)]
-        below = [page for page in dict.fromkeys(linked) if page.is_relative_to(folder) or page.stem == "benchmarks"]
+        below = [page for page in dict.fromkeys(linked) if page.is_relative_to(folder) or _is_apart(page)]
         text += _tree("Pages", [f"/{page.relative_to(ROOT).with_suffix('')}" for page in below])
     source[0] = text
+
+
+def _is_apart(page: Path) -> bool:
+    """Whether a page is not in the navigation of the users' index."""
+    return page.stem == "benchmarks" or str(page.relative_to(ROOT).with_suffix("")) in FOLDERS[:2]
 
 
 def setup(app: Any) -> None:

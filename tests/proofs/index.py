@@ -10,13 +10,12 @@ from tests.proofs.model import ROOT, Page, Part, Promise
 from tests.proofs.table import PAGES
 
 FILE = Path("docs/proof/index.md")
-NOT_YET = "not measured yet"
 ABOUT = """\
 # What is promised, and what was measured
 
-`make prove` proves every promise on real servers and writes the pages, `make prove ISSUE=core` one of them. Each page
-names the commit that it was measured on. A commit that changes what a page proves removes the page; then its lines say
-"not measured yet". Figures are those of the machine that they were measured on: run the command on yours.
+`make prove` proves every promise on real servers and writes the pages of evidence; the command for one page is below
+its heading. A commit that changes what a page proves removes the page, and then its promises have no figure. Figures
+are those of the machine that they were measured on: run the command on yours.
 
 `python -m tests.proofs.index` writes this list.
 """
@@ -32,10 +31,14 @@ def text(root: Path = ROOT) -> str:
     for page in PAGES.values():
         path = root / page.file
         link = f" [The page]({'../benchmarks.md' if page.path else path.name})" if path.exists() else ""
-        lines += [f"## {page.name}", "", f"{page.about}{link}", ""]
-        lines += ["| promise | command | figure | commit | date |", "| --- | --- | --- | --- | --- |"]
-        measured = path.read_text() if path.exists() else ""
-        lines += [line(page, part, promise, measured) for part in page.parts for promise in part.promises]
+        lines += [f"## {page.name}", "", f"{page.about} `{page.command}`{link}", ""]
+        promises = [(part, promise) for part in page.parts for promise in part.promises]
+        if path.exists():
+            measured = path.read_text()
+            lines += ["| promise | figure | measured on |", "| --- | --- | --- |"]
+            lines += [line(page, part, promise, measured) for part, promise in promises]
+        else:
+            lines += [f"- {promise.text}" for _, promise in promises]
         lines.append("")
     return "\n".join(lines)
 
@@ -49,10 +52,10 @@ def line(page: Page, part: Part, promise: Promise, measured: str) -> str:
     else:
         found = re.findall(_PART.format(part=part.name), measured, re.MULTILINE)
     if not values or not found:
-        return f"| {promise.text} | `{page.command}` | {NOT_YET} |  |  |"
+        return f"| {promise.text} | | |"
     figure = f"{promise.figure}: {in_words(values)}"
-    commits, dates = (", ".join(sorted(set(column))) for column in zip(*found, strict=True))
-    cells = [promise.text, f"`{page.command}`", figure.replace("|", "\\|"), commits, dates]
+    runs = ", ".join(f"{commit} ({date})" for commit, date in sorted(set(found), key=lambda run: run[1]))
+    cells = [promise.text, figure.replace("|", "\\|"), runs]
     return f"| {' | '.join(cells)} |"
 
 
