@@ -18,8 +18,7 @@ from jobqueue.explain.limits import (
     is_full,
     limits_of_job,
     limits_of_whole_queue,
-    pause_of_queue,
-    pause_of_task,
+    pause_at,
 )
 from jobqueue.explain.monitors import nobody_reaps
 from jobqueue.explain.row_locks import Locks, lock_of_job, row_locks
@@ -88,7 +87,7 @@ def explain_row(job: ReadJob, using: str, watch: Stopwatch) -> list[Explanation]
         return [*refusal, *nobody_reaps(job), *first, running(job), *last, *watch.told()]
     place = place_in_time(job.queue, job.now, using, watch, [job.task])
     workers = read_workers(using) if watch.has_time(*OF_WORKERS) else None
-    found = [*refusal, *held(job), *expired(job), *pause_of_queue(place), *reasons_of(job, place, watch)]
+    found = [*refusal, *held(job), *expired(job), *pause_at(place), *reasons_of(job, place, watch)]
     if job.gate == 0 and job.run_at <= job.now and watch.has_time(*OF_LIMITS, statements=3):
         found += limits_of_whole_queue(place)
     found += of_workers(place, workers, watch, priority=job.priority, free=not found)
@@ -143,7 +142,7 @@ def _waits(job: ReadJob, using: str) -> tuple[list[Explanation], list[Explanatio
 
 def reasons_of(job: ReadJob, place: Place, watch: Stopwatch) -> list[Explanation]:
     """What a READY job itself waits for, besides what holds for its whole queue."""
-    found = pause_of_task(place, job.task)
+    found = [] if job.task is None else pause_at(place, job.task)
     if later := not_due(job):
         # What is open or shut now says nothing about that time.
         return found + (note_zone(later, job, place.using) if watch.has_time() else later)

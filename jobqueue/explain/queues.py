@@ -12,12 +12,12 @@ from jobqueue.db.clock import read_now
 from jobqueue.explain.database import Stopwatch, read_only
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list
 from jobqueue.explain.jobs import OF_LIMITS, OF_STACKS, OF_WORKERS, of_workers, place_in_time, reasons_of
-from jobqueue.explain.limits import drain_of, limits_of_whole_queue, pause_of_queue
+from jobqueue.explain.limits import drain_of, limits_of_whole_queue, pause_at
 from jobqueue.explain.rows import ALL_GATES, LEVELS_MAX, Place, ReadJob, read_jobs, spots_of
 from jobqueue.explain.stacks import waits_of_workers
 from jobqueue.explain.states import due_later, expired, held, note_zone
 from jobqueue.explain.workers import RunningWorker, clock_skew, read_workers, serve
-from jobqueue.gates.whole_queues import running_ids
+from jobqueue.gates.slots import running_ids
 from jobqueue.payload import JSON
 from jobqueue.validation import check_queue
 
@@ -45,7 +45,7 @@ def explain_queue(queue: str, *, using: str | None = None, all_causes: bool = Fa
         looks = watch.has_time(*_OF_JOBS, statements=9)
         jobs = _first_jobs(place) if looks else _FirstJobs()
         runs = _runs(place) if looks else []
-        paused, drain = pause_of_queue(place), drain_of(place)
+        paused, drain = pause_at(place), drain_of(place)
         found = [*refusal, *paused, *drain] if looks else [*refusal, *paused]
         later = [] if jobs.later is None else _nothing_due(jobs.later, place, watch, cut=jobs.cut)
         if not jobs.gated:

@@ -16,17 +16,17 @@ from jobqueue.db.diagnostics import LockWait, RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.rows import Place, ReadJob
-from jobqueue.gates.breaker_states import State
-from jobqueue.gates.limits import limits_of
-from jobqueue.gates.subjects import (
+from jobqueue.gates.limits import (
     Subject,
     breaker_subject,
     dependency_named,
+    limits_of,
     pause_subject,
     rate_subject,
     slot_subject,
     whole_queue_subject,
 )
+from jobqueue.gates.rules import State
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.lockstats.report import read_waits
 from jobqueue.models import BreakerState, Gate, GateSlot, Job

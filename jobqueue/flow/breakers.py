@@ -13,8 +13,7 @@ from jobqueue.failures.dependencies import check_dependency
 from jobqueue.flow.rules import check_reason
 from jobqueue.gates import breaker as machine
 from jobqueue.gates import declared
-from jobqueue.gates.breaker_states import State, is_over
-from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.rules import State, forget_rules, is_over
 from jobqueue.models import BreakerState
 from jobqueue.validation import check_instant
 

@@ -1,27 +1,77 @@
-"""admit(): which of the jobs that a claim has locked may start. No limit can be passed, whatever else goes wrong."""
+"""room_in(): how many jobs of a queue a claim may start; admit(): which of those that it has locked.
+
+No limit can be passed, whatever else goes wrong. Both lock what they count until the claim's transaction ends, and take
+what others keep locked for used up: no claim waits for another one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from jobqueue.conf.known_tasks import path_of
 from jobqueue.gates import declared
 from jobqueue.gates.breaker import may_probe
-from jobqueue.gates.breaker_states import Known
-from jobqueue.gates.buckets import Bucket, lock_buckets
-from jobqueue.gates.limits import Rate, Slots, limits_of
-from jobqueue.gates.rules import Rules
-from jobqueue.gates.slots import FreeSlots, Place, Slot, lock_slots, take_slots
-from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
+from jobqueue.gates.buckets import Bucket, lock_buckets, mend
+from jobqueue.gates.limits import (
+    Limits,
+    Rate,
+    Slots,
+    Subject,
+    breaker_subject,
+    limits_of,
+    pause_subject,
+    whole_queue_subject,
+)
+from jobqueue.gates.rules import OpenBreaker, Rules
+from jobqueue.gates.slots import FreeSlots, Place, Slot, lock_slots, running, take_slots
+from jobqueue.gates.unlocked import lock_gates
 from jobqueue.gates.waiting import Blocked
 from jobqueue.payload import JSON
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
 LOOK_SECONDS = 1.0
+#: so long a claimer leaves a queue alone whose gate another claim keeps locked
+BUSY_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Room:
+    """How many jobs of a queue a claim may start, in its open transaction."""
+
+    jobs: int
+    seconds: float = 0.0  # until more may start, if that is known
+    is_full: bool = False  # as many run as may
+    _bucket: Bucket | None = None
+
+    def use(self, jobs: int, using: str) -> None:
+        """Record that so many of them start."""
+        if jobs and self._bucket is not None:
+            self._bucket.write(jobs, using, waits=False)
+
+
+def room_in(queue: str, wanted: int, limits: Limits, using: str, *, paced_max: int | None = None) -> Room:
+    """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
+
+    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate. There
+    is none while another transaction keeps the gate locked.
+    """
+    number, wait_reason = whole_queue_subject(queue)
+    gate = lock_gates({number: wait_reason}, using).get(number)
+    if gate is None:
+        return Room(0, seconds=BUSY_SECONDS)
+    left = wanted if limits.most is None else limits.most - running(queue, limits.most, using)
+    room = Room(max(0, min(wanted, left)), is_full=left <= 0)
+    if limits.per_second and paced_max is not None:
+        room.jobs = min(room.jobs, paced_max)
+    if limits.per_second and room.jobs:
+        mend(gate, limits.per_second, using)
+        bucket = Bucket(gate, limits.per_second)
+        room = replace(room, jobs=min(room.jobs, bucket.left), seconds=bucket.seconds_to_next, _bucket=bucket)
+    return room
 
 
 class Candidate(Protocol):
@@ -189,7 +239,7 @@ def _spare(one: _Limited, answer: Admitted) -> None:
         answer.spare.add(one.slots.subject.number)
 
 
-def _is_time_for_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted) -> bool:
+def _is_time_for_probe(row: Candidate, dependency: str, breaker: OpenBreaker, answer: Admitted) -> bool:
     """Whether a job may ask to start as the probe of an open breaker. Only one of a claim asks."""
     is_early = breaker.probe_at is not None and breaker.probe_at > row.now
     return not (breaker.by_hand or dependency in answer.asked or is_early)

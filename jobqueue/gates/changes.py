@@ -9,13 +9,12 @@ from typing import NamedTuple, TypeVar
 
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates.rules import NO_RULES, QueueRule, Rules, TaskRule, forget_rules, rules
+from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
 from jobqueue.gates.timing import look_at_breaker, open_soon
 
 #: a claim may go by the rules of before a change, and close again what was opened: so long after it, gates are looked
 #: at again
 AGAIN_SECONDS = (0.15, 0.75)
-_UNSET, _UNSET_QUEUE = TaskRule(), QueueRule()
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -65,17 +64,14 @@ def any_in_effect(known: Rules) -> bool:
     """Whether anything is paused or limited by operators or settings, or a breaker is not closed."""
     return (
         bool(known.breakers)
-        or any(rule != _UNSET_QUEUE for rule in known.queues.values())
-        or any(rule != _UNSET for rule in known.tasks.values())
+        or any(rule != NO_RULE for rule in [*known.queues.values(), *known.tasks.values()])
         or any(own.concurrency is not None or own.rate is not None for own in load().queues.values())
     )
 
 
-def _changed_tasks(
-    before: Mapping[tuple[str, str], TaskRule], now: Mapping[tuple[str, str], TaskRule]
-) -> list[_Change]:
+def _changed_tasks(before: Mapping[tuple[str, str], Rule], now: Mapping[tuple[str, str], Rule]) -> list[_Change]:
     return [
-        _Change(place[0], place[1], relimited=_limits(before.get(place, _UNSET)) != _limits(now.get(place, _UNSET)))
+        _Change(place[0], place[1], relimited=_limits(before.get(place, NO_RULE)) != _limits(now.get(place, NO_RULE)))
         for place in _differing(before, now)
     ]
 
@@ -84,5 +80,5 @@ def _differing(before: Mapping[_K, _V], now: Mapping[_K, _V]) -> list[_K]:
     return [key for key in {**before, **now} if before.get(key) != now.get(key)]
 
 
-def _limits(rule: TaskRule) -> tuple[object, ...]:
+def _limits(rule: Rule) -> tuple[object, ...]:
     return rule.sets_concurrency, rule.concurrency, rule.sets_rate, rule.per_second

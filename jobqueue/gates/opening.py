@@ -26,10 +26,9 @@ from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import declared
-from jobqueue.gates.limits import limits_of
+from jobqueue.gates.limits import SLOT, limits_of, rate_subject, slot_subject
 from jobqueue.gates.rules import last_rules, rules
 from jobqueue.gates.slots import Place, in_use, keyed_without_slot
-from jobqueue.gates.subjects import SLOT, rate_subject, slot_subject
 from jobqueue.gates.unlocked import update_unlocked
 from jobqueue.gates.waiting import FLOW_GATE, delete_waits, look_soon
 from jobqueue.models import Gate, GateWait, Job

@@ -17,12 +17,19 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
 from jobqueue.gates.levels import INDEX
+from jobqueue.gates.limits import (
+    PAUSED,
+    breaker_subject,
+    dependency_named,
+    limited_queues,
+    limits_at,
+    rate_subject,
+    slot_subject,
+)
 from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs, unclaimed
 from jobqueue.gates.rules import rules as current_rules
-from jobqueue.gates.subjects import PAUSED, breaker_subject, dependency_named, rate_subject, slot_subject
 from jobqueue.gates.unlocked import free_of, update_unlocked
 from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
-from jobqueue.gates.whole_queues import due_in, limited_queues, limits_of_queue
 from jobqueue.models import FlowRule, Gate, GateWait, Job
 
 #: rules that let nothing start as a pause does
@@ -94,7 +101,7 @@ def any_limited(serves: Callable[[str], bool], using: str) -> bool:
     Not those of paused tasks and queues, nor of a limit of 0, nor behind a breaker: nobody knows when these start.
     """
     known, after = current_rules(using), -1
-    if any(serves(queue) and due_in(queue, using) for queue in limited_queues(known)):
+    if any(serves(queue) and _any_due(queue, using) for queue in limited_queues(known)):
         return True
     while subjects := retry_transient("promote", partial(subjects_waiting, after, CHUNK, using), using=using):
         after = subjects[-1]
@@ -103,9 +110,15 @@ def any_limited(serves: Callable[[str], bool], using: str) -> bool:
         rows = gates.filter(Exists(due)).values_list("queue", "task")
         found: set[tuple[str, str]] = retry_transient("promote", partial(set, rows), using=using)
         started = (place for place in found if not known.of_task(*place).starts_nothing)
-        if any(serves(queue) and not limits_of_queue(queue, known).paused for queue, _ in started):
+        if any(serves(queue) and not limits_at(queue, known).paused for queue, _ in started):
             return True
     return False
+
+
+def _any_due(queue: str, using: str) -> bool:
+    """Whether a job of `queue` is due that waits for nothing but its queue."""
+    due = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0, run_at__lte=UtcNow())
+    return retry_transient("claim", lambda: bool(due.values_list("pk")[:1]), using=using)
 
 
 def any_timed(using: str) -> bool:
@@ -251,7 +264,7 @@ def _open_probe(subject: int, using: str) -> tuple[int, _Look]:
         opened += len(open_jobs(late, using))
         for wait in waits:
             one = found.get(wait.job_id, _GONE)
-            if one.has_expired or limits_of_queue(one.queue, known).paused:
+            if one.has_expired or limits_at(one.queue, known).paused:
                 continue
             if not known.of_task(one.queue, one.task).starts_nothing and open_jobs([wait.job_id], using):
                 return opened + 1, _Look.LATER

@@ -16,7 +16,7 @@ from jobqueue.db.clock import Stored, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOf, ByKey, Keys
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_delete, prepare_insert
 from jobqueue.db.upsert import upsert
-from jobqueue.gates.subjects import Subject, dependency_named
+from jobqueue.gates.limits import Subject, dependency_named
 from jobqueue.gates.unlocked import unlocked_of, update_unlocked
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state, in_state

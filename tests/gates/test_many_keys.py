@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import task
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import admit
-from jobqueue.gates.subjects import slot_subject
+from jobqueue.gates.limits import slot_subject
 from jobqueue.gates.waiting import CHUNK
 from jobqueue.models import GateWait, Job
 from jobqueue.transitions import ack_many

@@ -7,9 +7,9 @@ from jobqueue import wakeup
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import breaker, pause, set_limit
 from jobqueue.gates import opening
+from jobqueue.gates.limits import slot_subject
 from jobqueue.gates.opening import open_first, open_free
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.subjects import slot_subject
 from jobqueue.gates.timing import any_limited, any_timed, open_due
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.tasks import registry

@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import task
 from jobqueue.gates import opening
-from jobqueue.gates.subjects import slot_subject
+from jobqueue.gates.limits import slot_subject
 from jobqueue.models import GateWait, Job
 from tests.gates import jobs
 from tests.gates.helpers import add, take, waiting
