@@ -1,22 +1,27 @@
-"""Opens gates at their time: buckets that have a token again, pauses that end, and gates whose limit was changed."""
+"""Opens gates at their time: buckets that have a token again, pauses that end, and gates whose limit was changed.
+
+And notices what operators and circuit breakers have changed, so that what opens again starts at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
+from jobqueue.conf import load
 from jobqueue.conf.known_tasks import names_of, path_of
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates.backlog import INDEX
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
-from jobqueue.gates.levels import INDEX
 from jobqueue.gates.limits import (
     PAUSED,
     breaker_subject,
@@ -26,10 +31,9 @@ from jobqueue.gates.limits import (
     rate_subject,
     slot_subject,
 )
-from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs, unclaimed
-from jobqueue.gates.rules import rules as current_rules
+from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
 from jobqueue.gates.unlocked import free_of, update_unlocked
-from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
+from jobqueue.gates.waiting import CHUNK, FLOW_GATE, open_first, open_free, open_jobs, subjects_waiting, unclaimed
 from jobqueue.models import FlowRule, Gate, GateWait, Job
 
 #: rules that let nothing start as a pause does
@@ -48,6 +52,11 @@ PROBE_PASSES_MAX = 10
 PROBE_LOOK_SECONDS = 1.0
 #: jobs that wait in a queue of which it is looked for keys that tasks share, when the limits of one of them change
 SHARED = 10_000
+#: a claim may go by the rules of before a change, and close again what was opened: so long after it, gates are looked
+#: at again
+AGAIN_SECONDS = (0.15, 0.75)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
@@ -100,7 +109,7 @@ def any_limited(serves: Callable[[str], bool], using: str) -> bool:
 
     Not those of paused tasks and queues, nor of a limit of 0, nor behind a breaker: nobody knows when these start.
     """
-    known, after = current_rules(using), -1
+    known, after = rules(using), -1
     if any(serves(queue) and _any_due(queue, using) for queue in limited_queues(known)):
         return True
     while subjects := retry_transient("promote", partial(subjects_waiting, after, CHUNK, using), using=using):
@@ -178,10 +187,10 @@ def _open_unless_paused(gate: Gate, using: str) -> tuple[int, datetime | None]:
         rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=names_of(gate.task))
         paused = Q(mode=FlowRule.Mode.PAUSED) & (Q(until=None) | Q(until__gt=UtcNow()))
         shut = rows.filter(paused | LIMIT_OF_0)
-        rules: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)
-        if rules:
+        stops: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)
+        if stops:
             # One that is paused by a limit too has no time; a change of the limit sets one.
-            return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in rules) else rules[0].until
+            return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in stops) else stops[0].until
         return _open_all(gate, using)
     return _open_relimited(gate, using)
 
@@ -190,7 +199,7 @@ def _open_relimited(gate: Gate, using: str) -> tuple[int, datetime | None]:
     """As many as the limit allows that an operator has set; some if it is that of the task: claims write it here."""
     if gate.queue is None or gate.task is None:
         return _open_all(gate, using)
-    rule, paced = current_rules(using).of_task(gate.queue, gate.task), gate.wait_reason.startswith(RATE)
+    rule, paced = rules(using).of_task(gate.queue, gate.task), gate.wait_reason.startswith(RATE)
     if rule.starts_nothing:
         # Behind the gate of a key jobs of other tasks may wait, too.
         own = {slot_subject(gate.queue, gate.task).number, rate_subject(gate.queue, gate.task).number}
@@ -254,7 +263,7 @@ def _open_probe(subject: int, using: str) -> tuple[int, _Look]:
 
     Those of paused queues and tasks stay, and those whose rows others have locked.
     """
-    known, after, opened = current_rules(using), _looked.pop((using, subject), None), 0
+    known, after, opened = rules(using), _looked.pop((using, subject), None), 0
     first = after is None
     for _ in range(PROBE_PASSES_MAX):
         waits = retry_transient("promote", partial(_behind, subject, after, using), using=using)
@@ -319,3 +328,68 @@ def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:
         # Nobody waits any more.
         return opened, None
     return opened, max(drawn.opens_at, now + timedelta(seconds=TICK_SECONDS))
+
+
+class _Change(NamedTuple):
+    """A task in a queue whose rule is another one now; or a dependency whose breaker is, with the queue ""."""
+
+    queue: str
+    name: str
+    relimited: bool = False
+
+
+class Changes:
+    """The rules of a database as they were at the last look, and the gates that are to be looked at again."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        # All that is set counts as changed at the first look: it may have been set a moment ago.
+        self._known = NO_RULES
+        self._again: list[tuple[float, _Change]] = []
+
+    def look(self) -> bool:
+        """Read the rules; whether they are others than at the last look."""
+        forget_rules()
+        known = rules(self._using)
+        before, self._known = self._known, known
+        found = _changed_tasks(before.tasks, known.tasks)
+        found += [_Change("", dependency) for dependency in _differing(before.breakers, known.breakers)]
+        now = time.monotonic()
+        self._again += [(now + seconds, change) for seconds in AGAIN_SECONDS for change in found]
+        return bool(found) or before.queues != known.queues
+
+    def open_again(self) -> None:
+        """Let gates be looked at again which a claim may have closed by the rules of before a change."""
+        now = time.monotonic()
+        due = {change for at, change in self._again if at <= now}
+        for queue, name, relimited in sorted(due):
+            if queue:
+                look = partial(open_soon, queue, name, using=self._using, relimited=relimited)
+            else:
+                look = partial(look_at_breaker, name, using=self._using)
+            retry_transient("promote", look, using=self._using)
+        self._again = [(at, change) for at, change in self._again if at > now]
+
+
+def any_in_effect(known: Rules) -> bool:
+    """Whether anything is paused or limited by operators or settings, or a breaker is not closed."""
+    return (
+        bool(known.breakers)
+        or any(rule != NO_RULE for rule in [*known.queues.values(), *known.tasks.values()])
+        or any(own.concurrency is not None or own.rate is not None for own in load().queues.values())
+    )
+
+
+def _changed_tasks(before: Mapping[tuple[str, str], Rule], now: Mapping[tuple[str, str], Rule]) -> list[_Change]:
+    return [
+        _Change(place[0], place[1], relimited=_limits(before.get(place, NO_RULE)) != _limits(now.get(place, NO_RULE)))
+        for place in _differing(before, now)
+    ]
+
+
+def _differing(before: Mapping[_K, _V], now: Mapping[_K, _V]) -> list[_K]:
+    return [key for key in {**before, **now} if before.get(key) != now.get(key)]
+
+
+def _limits(rule: Rule) -> tuple[object, ...]:
+    return rule.sets_concurrency, rule.concurrency, rule.sets_rate, rule.per_second

@@ -17,9 +17,9 @@ from jobqueue.db.clock import Selected, UtcNow, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.limits import limits_at, whole_queue_subject
-from jobqueue.gates.opening import unclaimed
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.gates.timing import open_due
+from jobqueue.gates.waiting import unclaimed
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Gate, Job
 from jobqueue.producer.enqueueing import add

@@ -15,9 +15,9 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
 from jobqueue.gates.limits import NO_LIMITS
-from jobqueue.gates.opening import closed as gates_closed
-from jobqueue.gates.opening import ended_unstarted
 from jobqueue.gates.rules import RULES_SECONDS, rules
+from jobqueue.gates.waiting import closed as gates_closed
+from jobqueue.gates.waiting import ended_unstarted
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head, aged_look_is_due
 from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, GatedQueues, ScanCursors, SinglePriorityCache

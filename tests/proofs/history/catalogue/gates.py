@@ -23,7 +23,7 @@ GATES = [
     ),
     mutant(
         "the look for the next job of a key orders by less than its index",
-        "gates/opening.py",
+        "gates/waiting.py",
         "_one_of_each",
         'order = ("subject", "urgency", "run_at", "job_id")',
         'order = ("urgency", "run_at", "job_id")',
@@ -32,7 +32,7 @@ GATES = [
     ),
     mutant(
         "one who opens gates does not lock their jobs",
-        "gates/opening.py",
+        "gates/waiting.py",
         "_lock",
         'vendor(using).lock_rows(rows).values_list("pk", "queue"',
         'rows.values_list("pk", "queue"',
@@ -41,7 +41,7 @@ GATES = [
     ),
     mutant(
         "one who opens gates waits for the locked row of a job",
-        "gates/opening.py",
+        "gates/waiting.py",
         "_lock",
         'vendor(using).lock_rows(rows).values_list("pk", "queue"',
         'rows.select_for_update().values_list("pk", "queue"',
@@ -125,7 +125,7 @@ GATES = [
     ),
     mutant(
         "a job that was passed over is not looked at again",
-        "gates/opening.py",
+        "gates/waiting.py",
         "open_first",
         "look_soon([subject for subject, ids in locked.items() if ids], using, seconds=LOCKED_SECONDS)",
         "pass",
