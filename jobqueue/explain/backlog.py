@@ -30,7 +30,6 @@ from jobqueue.explain.explanation import (
 )
 from jobqueue.explain.jobs import OF_LIMITS, OF_STACKS, OF_WORKERS, reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue, pause_at
-from jobqueue.explain.monitors import late_schedules, monitor_dead
 from jobqueue.explain.row_locks import Locks, is_of_jobs
 from jobqueue.explain.rows import (
     COUNT_LEAST,
@@ -54,6 +53,8 @@ from jobqueue.explain.workers import (
     clock_skew,
     crash_loop,
     host_exhausted,
+    late_schedules,
+    monitor_dead,
     no_worker,
     read_workers,
     serve,

@@ -118,6 +118,7 @@ def limits_at(queue: str, rules: Rules, task: str | None = None) -> Limits:
     No job waits at a gate for the limits of a whole queue: a claim is told how many jobs it may take. So a pause of a
     million jobs is one row.
     """
+    most: int | tuple[int, int] | None
     if task is not None:
         rule, (most, per_second) = rules.of_task(queue, task), declared.of_task(task)
     else:
@@ -128,9 +129,9 @@ def limits_at(queue: str, rules: Rules, task: str | None = None) -> Limits:
     if isinstance(most, (tuple, list)):
         least, highest = most
         most = min(highest, max(least, rule.level or least))
-    most = rule.concurrency if rule.sets_concurrency else most
+    limit = rule.concurrency if rule.sets_concurrency else most
     per_second = rule.per_second if rule.sets_rate else per_second
-    return Limits(rule.paused or most == 0 or per_second == 0, most, per_second)
+    return Limits(rule.paused or limit == 0 or per_second == 0, limit, per_second)
 
 
 def limited_queues(rules: Rules) -> list[str]:

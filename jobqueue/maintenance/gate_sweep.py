@@ -98,36 +98,26 @@ class GateSweep:
 
         For a command that looks now and then. The next call goes on where the time of this one was over.
         """
-        end, opened = time.monotonic() + seconds, 0
-        while (found := open_due(using=using)) and time.monotonic() < end:
-            opened += found
-        opened += found
-        deleted = self._delete_all(using, end)
-        return _counts(deleted, opened + self._open_all(using, end))
+        end = time.monotonic() + seconds
+
+        def whole(step: Callable[[], int], goes_on: Callable[[int], bool]) -> int:
+            """The sum of all steps of a walk, until it has come round or the time is over."""
+            total = done = step()
+            while goes_on(done) and time.monotonic() < end:
+                done = step()
+                total += done
+            return total
+
+        opened = whole(partial(open_due, using=using), bool)
+        deleted = whole(partial(self._delete_waits, using), lambda _: self._last_wait > 0)
+        deleted += whole(partial(self._delete_slots, using), lambda _: self._last_slot != (-1, -1))
+        deleted += retry_transient("promote", partial(_delete_gates, using), using=using)
+        opened += whole(partial(self._open_lost, using), lambda _: self._last_lost is not None)
+        return _counts(deleted, opened + whole(partial(self._open_free, using), lambda _: self._last_subject >= 0))
 
     def soon(self) -> None:
         """Sweep at the next call: workers with other code may have begun or ended."""
         self._next = 0.0
-
-    def _delete_all(self, using: str, end: float) -> int:
-        """Delete all rows that nobody needs, until the time `end`."""
-        deleted = self._delete_waits(using)
-        while self._last_wait and time.monotonic() < end:
-            deleted += self._delete_waits(using)
-        deleted += self._delete_slots(using)
-        while self._last_slot != (-1, -1) and time.monotonic() < end:
-            deleted += self._delete_slots(using)
-        return deleted + retry_transient("promote", partial(_delete_gates, using), using=using)
-
-    def _open_all(self, using: str, end: float) -> int:
-        """Open all jobs that a crash has left behind gates, until the time `end`."""
-        opened = self._open_lost(using)
-        while self._last_lost is not None and time.monotonic() < end:
-            opened += self._open_lost(using)
-        opened += self._open_free(using)
-        while self._last_subject >= 0 and time.monotonic() < end:
-            opened += self._open_free(using)
-        return opened
 
     def _delete_waits(self, using: str) -> int:
         """Delete the rows of jobs that do not wait behind a gate: they were canceled, or opened by others."""
