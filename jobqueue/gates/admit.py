@@ -27,10 +27,9 @@ from jobqueue.gates.limits import (
     whole_queue_subject,
 )
 from jobqueue.gates.rules import OpenBreaker, Rules
-from jobqueue.gates.slots import FreeSlots, Place, Slot, lock_slots, running, take_slots
+from jobqueue.gates.slots import Slot, lock_slots, running, take_slots
 from jobqueue.gates.unlocked import lock_gates
 from jobqueue.gates.waiting import Blocked
-from jobqueue.payload import JSON
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
 LOOK_SECONDS = 1.0
@@ -74,13 +73,11 @@ def room_in(queue: str, wanted: int, limits: Limits, using: str, *, paced_max: i
     return room
 
 
-class Candidate(Protocol):
+class Candidate(declared.Needing, Protocol):
     """A job as a claim has read it, before it raises the fence."""
 
     @property
     def pk(self) -> int: ...
-    @property
-    def task(self) -> str | None: ...
     @property
     def fence(self) -> int: ...
     @property
@@ -89,10 +86,6 @@ class Candidate(Protocol):
     def due_at(self) -> datetime: ...
     @property
     def concurrency_key(self) -> bytes | None: ...
-    @property
-    def dependency(self) -> str | None: ...
-    @property
-    def options(self) -> JSON: ...
     @property
     def now(self) -> datetime: ...
 
@@ -129,15 +122,16 @@ def admit(
     answer = Admitted()
     found = _candidates(rows, limit, queue, known, answer, using)
     # Of all rows, once: also of those that come in only if others have no slot.
-    free, buckets = _free_slots(found, queue, using), _buckets(found, using)
+    places = {one.slots.subject.number: one.slots.place for one in found if one.slots is not None}
+    free, buckets = lock_slots(places, using), _buckets(found, using)
     chosen: list[_Limited] = []
     slots: list[Slot] = []
     paced = 0
     for one in found:
         if one.slots is not None and free[one.slots.subject.number].is_full(one.slots.most):
-            _block(one, one.slots.subject, answer)
+            _block(one.row, one.slots.subject, answer, most=one.slots.most)
         elif one.rate is not None and not _tokens_left(one.rate, buckets):
-            _block(one, one.rate.subject, answer)
+            _block(one.row, one.rate.subject, answer)
             _spare(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
             chosen.append(one)
@@ -155,15 +149,6 @@ def _tokens_left(rate: Rate, buckets: Mapping[int, Bucket]) -> int:
     """0 also while another transaction keeps the bucket locked."""
     bucket = buckets.get(rate.subject.number)
     return bucket.left if bucket is not None else 0
-
-
-def _free_slots(found: Iterable[_Limited], queue: str, using: str) -> dict[int, FreeSlots]:
-    places: dict[int, Place] = {}
-    for one in found:
-        if one.slots is not None:
-            task, key = one.row.task, one.row.concurrency_key
-            places[one.slots.subject.number] = Place(queue, task) if key is None else Place(queue, None, bytes(key))
-    return lock_slots(places, using)
 
 
 def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:
@@ -187,7 +172,7 @@ def _start(
     tokens: Counter[int] = Counter()
     for one in chosen:
         if one.slots is not None and one.row.pk not in placed:
-            _block(one, one.slots.subject, answer)
+            _block(one.row, one.slots.subject, answer, most=one.slots.most)
             continue
         answer.free.add(one.row.pk)
         if one.slots is not None:
@@ -229,7 +214,7 @@ def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: 
             if may_probe(dependency, row.pk, row.fence + 1, using=using):
                 return False
         subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
-    answer.blocked.append(_blocked(row, subject, opens_at=at))
+    _block(row, subject, answer, opens_at=at)
     _spare(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
     return True
 
@@ -251,11 +236,8 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
     return soon if opens_at is None else min(soon, opens_at)
 
 
-def _block(one: _Limited, subject: Subject, answer: Admitted) -> None:
-    most = one.slots.most if one.slots and one.slots.subject == subject else None
-    answer.blocked.append(_blocked(one.row, subject, most))
-
-
-def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:
+def _block(
+    row: Candidate, subject: Subject, answer: Admitted, *, most: int | None = None, opens_at: datetime | None = None
+) -> None:
     task = None if row.task is None else path_of(row.task)
-    return Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at)
+    answer.blocked.append(Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at))

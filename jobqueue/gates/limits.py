@@ -140,11 +140,20 @@ def limited_queues(rules: Rules) -> list[str]:
     return [queue for queue, own in limits.items() if not own.none and not own.paused]
 
 
+class Place(NamedTuple):
+    """Whose slots those of a subject are: those of a task in a queue, or those of a key."""
+
+    queue: str
+    task: str | None
+    key: bytes | None = None
+
+
 class Slots(NamedTuple):
     """So many jobs of a subject may run at once."""
 
     subject: Subject
     most: int
+    place: Place
 
 
 class Rate(NamedTuple):
@@ -167,7 +176,10 @@ def limits_of(queue: str, task: str | None, key: bytes | None, rules: Rules) -> 
     if task is None:
         return None, None
     own = limits_at(queue, rules, task)
-    slots = None if own.most is None else Slots(slot_subject(queue, task, key), own.most)
+    slots = None
+    if own.most is not None:
+        place = Place(queue, task) if key is None else Place(queue, None, bytes(key))
+        slots = Slots(slot_subject(queue, task, key), own.most, place)
     return slots, None if own.per_second is None else Rate(rate_subject(queue, task, key), own.per_second)
 
 

@@ -20,7 +20,7 @@ from jobqueue.db.expressions import AnyOf, Keys, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.upsert import upsert
-from jobqueue.gates.limits import limits_of
+from jobqueue.gates.limits import Place, limits_of
 from jobqueue.gates.rules import last_rules
 from jobqueue.gates.unlocked import tries
 from jobqueue.models import GateSlot, Job
@@ -37,14 +37,6 @@ class Slot(NamedTuple):
     number: int
     job_id: int
     fence: int
-
-
-class Place(NamedTuple):
-    """Whose slots those of a subject are: those of a task in a queue, or those of a key."""
-
-    queue: str
-    task: str | None
-    key: bytes | None = None
 
 
 class FreeSlots:

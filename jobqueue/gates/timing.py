@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet
 
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import names_of, path_of
@@ -32,7 +32,7 @@ from jobqueue.gates.limits import (
     slot_subject,
 )
 from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
-from jobqueue.gates.unlocked import free_of, update_unlocked
+from jobqueue.gates.unlocked import free_of, read_all, update_unlocked
 from jobqueue.gates.waiting import CHUNK, FLOW_GATE, open_first, open_free, open_jobs, subjects_waiting, unclaimed
 from jobqueue.models import FlowRule, Gate, GateWait, Job
 
@@ -117,7 +117,7 @@ def any_limited(serves: Callable[[str], bool], using: str) -> bool:
         due = GateWait.objects.using(using).filter(subject=OuterRef("pk"), run_at__lte=UtcNow())
         gates = Gate.objects.using(using).filter(pk__in=subjects, queue__isnull=False, task__isnull=False)
         rows = gates.filter(Exists(due)).values_list("queue", "task")
-        found: set[tuple[str, str]] = retry_transient("promote", partial(set, rows), using=using)
+        found = {*read_all(rows, using)}
         started = (place for place in found if not known.of_task(*place).starts_nothing)
         if any(serves(queue) and not limits_at(queue, known).paused for queue, _ in started):
             return True
@@ -156,7 +156,7 @@ def _due_and_free(using: str) -> list[Gate]:
     rows = due = due.order_by("opens_at", "pk")
     found: list[Gate] = []
     while len(found) < CHUNK:
-        page: list[Gate] = retry_transient("promote", partial(list, rows[:CHUNK]), using=using)
+        page = read_all(rows[:CHUNK], using)
         free = free_of([gate.pk for gate in page], using)
         found += [gate for gate in page if gate.pk in free]
         if len(page) < CHUNK:
@@ -187,8 +187,7 @@ def _open_unless_paused(gate: Gate, using: str) -> tuple[int, datetime | None]:
         rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=names_of(gate.task))
         paused = Q(mode=FlowRule.Mode.PAUSED) & (Q(until=None) | Q(until__gt=UtcNow()))
         shut = rows.filter(paused | LIMIT_OF_0)
-        stops: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)
-        if stops:
+        if stops := read_all(shut, using):
             # One that is paused by a limit too has no time; a change of the limit sets one.
             return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in stops) else stops[0].until
         return _open_all(gate, using)
@@ -229,8 +228,7 @@ def _open_all(gate: Gate, using: str, most: int = CHUNK) -> tuple[int, datetime 
 def _open_behind_breaker(gate: Gate, dependency: str, using: str) -> tuple[int, datetime | None]:
     """All of them if it is closed; one, which may be the probe, if it is time for that."""
     now: datetime = gate.now  # type: ignore[attr-defined]
-    look = partial(breaker_of, dependency, using)
-    breaker = retry_transient("promote", look, using=using)
+    breaker = retry_transient("promote", partial(breaker_of, dependency, using), using=using)
     if breaker is None:
         return _open_all(gate, using)
     if breaker.looks_again_at is None and breaker.by_hand:
@@ -266,8 +264,8 @@ def _open_probe(subject: int, using: str) -> tuple[int, _Look]:
     known, after, opened = rules(using), _looked.pop((using, subject), None), 0
     first = after is None
     for _ in range(PROBE_PASSES_MAX):
-        waits = retry_transient("promote", partial(_behind, subject, after, using), using=using)
-        found = retry_transient("promote", partial(_facts, [wait.job_id for wait in waits], using), using=using)
+        waits = read_all(_behind(subject, after, using), using)
+        found = _facts([wait.job_id for wait in waits], using)
         # One that is gone is opened too, which deletes its row.
         late = [wait.job_id for wait in waits if found.get(wait.job_id, _GONE).has_expired]
         opened += len(open_jobs(late, using))
@@ -299,17 +297,17 @@ def _facts(ids: Sequence[int], using: str) -> dict[int, _Facts]:
     rows = Job.objects.using(using).filter(pk__in=ids)
     has_expired = ExpressionWrapper(Q(expires_at__isnull=False) & Q(expires_at__lte=UtcNow()), BooleanField())
     found = rows.annotate(has_expired=has_expired).values_list("pk", "queue", "task", "has_expired")
-    return {job_id: _Facts(queue, task, bool(late)) for job_id, queue, task, late in found}
+    return {job_id: _Facts(queue, task, bool(late)) for job_id, queue, task, late in read_all(found, using)}
 
 
-def _behind(subject: int, after: GateWait | None, using: str) -> list[GateWait]:
+def _behind(subject: int, after: GateWait | None, using: str) -> QuerySet[GateWait]:
     """The first SOME that wait for a subject, behind this one."""
     rows = GateWait.objects.using(using).filter(subject=subject)
     if after is not None:
         equal = Q(urgency=after.urgency)
         later = Q(run_at__gt=after.run_at) | Q(run_at=after.run_at, job_id__gt=after.job_id)
         rows = rows.filter(Q(urgency__gt=after.urgency) | equal & later)
-    return list(rows.order_by("subject", "urgency", "run_at", "job_id")[:SOME])
+    return rows.order_by("subject", "urgency", "run_at", "job_id")[:SOME]
 
 
 def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:

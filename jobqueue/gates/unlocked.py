@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -98,6 +99,11 @@ def time_of(gate: Any, using: str) -> Any:
     Dated as it was read, the tokens would be there again while the jobs that have drawn them start: too close together.
     """
     return gate.now if time.monotonic() - gate.read_at <= _WAITED_SECONDS else read_now(using)
+
+
+def read_all(rows: QuerySet[Any], using: str) -> list[Any]:
+    """Read these rows, again after a deadlock or a lost connection."""
+    return retry_transient("promote", partial(list, rows), using=using)
 
 
 def update_unlocked(rows: QuerySet[Any], using: str, verb: Verb = "promote", /, **changes: object) -> int:

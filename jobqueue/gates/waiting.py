@@ -30,9 +30,9 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.upsert import upsert
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import declared
-from jobqueue.gates.limits import SLOT, Subject, dependency_named, limits_of, rate_subject, slot_subject
+from jobqueue.gates.limits import SLOT, Place, Subject, dependency_named, limits_of, rate_subject, slot_subject
 from jobqueue.gates.rules import last_rules, rules
-from jobqueue.gates.slots import Place, in_use, keyed_without_slot
+from jobqueue.gates.slots import in_use, keyed_without_slot
 from jobqueue.gates.unlocked import unlocked_of, update_unlocked
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state, in_state
