@@ -33,7 +33,16 @@ from jobqueue.gates.limits import (
 )
 from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
 from jobqueue.gates.unlocked import free_of, read_all, update_unlocked
-from jobqueue.gates.waiting import CHUNK, FLOW_GATE, open_first, open_free, open_jobs, subjects_waiting, unclaimed
+from jobqueue.gates.waiting import (
+    CHUNK,
+    FLOW_GATE,
+    look_soon,
+    open_first,
+    open_free,
+    open_jobs,
+    subjects_waiting,
+    unclaimed,
+)
 from jobqueue.models import FlowRule, Gate, GateWait, Job
 
 #: rules that let nothing start as a pause does
@@ -56,7 +65,6 @@ SHARED = 10_000
 #: at again
 AGAIN_SECONDS = (0.15, 0.75)
 _K = TypeVar("_K")
-_V = TypeVar("_V")
 
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
@@ -89,12 +97,6 @@ def _keys_with_jobs_of(queue: str, path: str, using: str) -> list[int]:
             keys.add(bytes(key))
     found = ((slot_subject(queue, path, key), rate_subject(queue, path, key)) for key in sorted(keys))
     return [subject.number for both in found for subject in both]
-
-
-def look_at_breaker(dependency: str, *, using: str) -> None:
-    """Let workers look again at the gate of a dependency."""
-    rows = Gate.objects.using(using).filter(pk=breaker_subject(dependency).number)
-    update_unlocked(rows, using, opens_at=UtcNow(), updated_at=UtcNow())
 
 
 def any_waits(using: str) -> bool:
@@ -350,7 +352,10 @@ class Changes:
         forget_rules()
         known = rules(self._using)
         before, self._known = self._known, known
-        found = _changed_tasks(before.tasks, known.tasks)
+        found = [
+            _Change(*place, _limits(before.of_task(*place)) != _limits(known.of_task(*place)))
+            for place in _differing(before.tasks, known.tasks)
+        ]
         found += [_Change("", dependency) for dependency in _differing(before.breakers, known.breakers)]
         now = time.monotonic()
         self._again += [(now + seconds, change) for seconds in AGAIN_SECONDS for change in found]
@@ -364,7 +369,7 @@ class Changes:
             if queue:
                 look = partial(open_soon, queue, name, using=self._using, relimited=relimited)
             else:
-                look = partial(look_at_breaker, name, using=self._using)
+                look = partial(look_soon, [breaker_subject(name).number], self._using)
             retry_transient("promote", look, using=self._using)
         self._again = [(at, change) for at, change in self._again if at > now]
 
@@ -378,14 +383,7 @@ def any_in_effect(known: Rules) -> bool:
     )
 
 
-def _changed_tasks(before: Mapping[tuple[str, str], Rule], now: Mapping[tuple[str, str], Rule]) -> list[_Change]:
-    return [
-        _Change(place[0], place[1], relimited=_limits(before.get(place, NO_RULE)) != _limits(now.get(place, NO_RULE)))
-        for place in _differing(before, now)
-    ]
-
-
-def _differing(before: Mapping[_K, _V], now: Mapping[_K, _V]) -> list[_K]:
+def _differing(before: Mapping[_K, object], now: Mapping[_K, object]) -> list[_K]:
     return [key for key in {**before, **now} if before.get(key) != now.get(key)]
 
 
