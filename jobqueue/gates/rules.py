@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import starmap
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from django.db import Error, connections, transaction
@@ -30,7 +31,6 @@ from jobqueue.failures.dependencies import settings_of
 from jobqueue.gates import declared
 from jobqueue.models import BreakerState, FlowRule
 
-K = TypeVar("K")
 logger = logging.getLogger("jobqueue.transitions")
 
 #: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
@@ -155,13 +155,12 @@ class _Cache:
         self._committed: dict[str, _Entry] = {}
         self._own: WeakKeyDictionary[BaseDatabaseWrapper, _Entry] = WeakKeyDictionary()
 
-    def get(self, using: str, *, strict: bool) -> Rules:
+    def _place(self, using: str) -> tuple[MutableMapping[Any, _Entry], object]:
         connection = connections[using]
-        if connection.in_atomic_block:
-            return self._fresh(self._own, connection, using, strict)
-        return self._fresh(self._committed, using, using, strict)
+        return (self._own, connection) if connection.in_atomic_block else (self._committed, using)
 
-    def _fresh(self, known: MutableMapping[K, _Entry], key: K, using: str, strict: bool) -> Rules:
+    def get(self, using: str, *, strict: bool) -> Rules:
+        known, key = self._place(using)
         found, now = known.get(key, _NOTHING), time.monotonic()
         if now < found.good_until and (found.was_read or not strict):
             return found.rules
@@ -178,14 +177,13 @@ class _Cache:
         return rules
 
     def fresh(self, using: str) -> Rules | None:
-        connection = connections[using]
-        found = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
-        return found.rules if found is not None and found.was_read and time.monotonic() < found.good_until else None
+        known, key = self._place(using)
+        found = known.get(key, _NOTHING)
+        return found.rules if found.was_read and time.monotonic() < found.good_until else None
 
     def last(self, using: str) -> Rules:
-        connection = connections[using]
-        known = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
-        return (known or _NOTHING).rules
+        known, key = self._place(using)
+        return known.get(key, _NOTHING).rules
 
     def expire(self) -> None:
         # Those of a transaction may be undone. The others are kept for a time in which they cannot be read.
@@ -247,12 +245,13 @@ def _read(using: str) -> Rules:
 
 def _read_now(using: str) -> Rules:
     connection = connections[using]
-    if not connection.in_atomic_block:
+    in_transaction = connection.in_atomic_block
+    if not in_transaction:
         open_connection(connection)
-        return rules_from(_rows(using), *read_breakers(using))
     # A savepoint, so that an error leaves the caller's transaction usable.
-    with transaction.atomic(using=using):
-        return rules_from(_rows(using), *read_breakers(using))
+    with transaction.atomic(using=using) if in_transaction else nullcontext():
+        rows = starmap(_FlowRow, _all(using).rows())
+        return rules_from(rows, *read_breakers(using))
 
 
 class _FlowRow(NamedTuple):
@@ -268,10 +267,6 @@ class _FlowRow(NamedTuple):
     rate: str | None
     level: int | None
     now: datetime
-
-
-def _rows(using: str) -> list[_FlowRow]:
-    return list(starmap(_FlowRow, _all(using).rows()))
 
 
 @cache
