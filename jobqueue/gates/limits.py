@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import names_of, path_of
-from jobqueue.durations import parse_rate
 from jobqueue.gates import declared
 from jobqueue.gates.rules import NO_RULE, Rules, last_rules
 from jobqueue.models import Job
@@ -118,14 +117,12 @@ def limits_at(queue: str, rules: Rules, task: str | None = None) -> Limits:
     No job waits at a gate for the limits of a whole queue: a claim is told how many jobs it may take. So a pause of a
     million jobs is one row.
     """
-    most: int | tuple[int, int] | None
-    if task is not None:
-        rule, (most, per_second) = rules.of_task(queue, task), declared.of_task(task)
+    if task is None:
+        rule, (most, per_second) = rules.of_queue(queue), declared.of_queue(queue)
     else:
-        own, rule = load().queues.get(queue), rules.of_queue(queue)
-        if own is None and rule is NO_RULE:
-            return NO_LIMITS
-        most, per_second = own.concurrency if own else None, parse_rate(own.rate) if own and own.rate else None
+        rule, (most, per_second) = rules.of_task(queue, task), declared.of_task(task)
+    if most is None and per_second is None and rule is NO_RULE:
+        return NO_LIMITS
     if isinstance(most, (tuple, list)):
         least, highest = most
         most = min(highest, max(least, rule.level or least))
