@@ -7,7 +7,7 @@ from django.core.cache import cache
 from jobqueue import wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import known_tasks
-from jobqueue.gates import declared, opening
+from jobqueue.gates import declared, waiting
 from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
@@ -22,7 +22,7 @@ from jobqueue.wakeup.notifiers import RedisNotifier
 from jobqueue.worker.child import outcomes
 
 MEMORIES = (
-    opening.unclaimed,
+    waiting.unclaimed,
     candidates._next_aged_look,
     back_pressure._backlogs._known,
     declared._met,

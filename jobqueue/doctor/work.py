@@ -19,8 +19,8 @@ from jobqueue.db.expressions import Unestimated
 from jobqueue.doctor.finding import SHOWN, Finding, Level, Need, check, listed, report, report_first
 from jobqueue.explain.workers import WORKERS_MAX
 from jobqueue.flow.overview import known_names
+from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import rules
-from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Job, Schedule, ScheduleTick, Worker
 from jobqueue.outbox.routes import Routes
@@ -49,7 +49,7 @@ def foreign_claimers(using: str) -> Iterator[Finding]:
     An index seek for each limited queue, and up to LEASES_MAX rows.
     """
     known = rules(using)
-    limited = [name for name in known_names(using=using) if not limits_of_queue(name, known).none]
+    limited = [name for name in known_names(using=using) if not limits_at(name, known).none]
     limited += sorted({queue for queue, _ in known.paused} - {*limited})
     for queue in limited[:QUEUES_MAX]:
         if found := _foreign(queue, using):

@@ -7,7 +7,6 @@ the process that calls it.
 
 from jobqueue.explain.backlog import explain_backlog
 from jobqueue.explain.explanation import Explanation
-from jobqueue.explain.jobs import explain_job
-from jobqueue.explain.queues import explain_queue
+from jobqueue.explain.jobs import explain_job, explain_queue
 
 __all__ = ["Explanation", "explain_backlog", "explain_job", "explain_queue"]

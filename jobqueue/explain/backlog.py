@@ -29,8 +29,7 @@ from jobqueue.explain.explanation import (
     queue_list,
 )
 from jobqueue.explain.jobs import OF_LIMITS, OF_STACKS, OF_WORKERS, reasons_of
-from jobqueue.explain.limits import limits_of_whole_queue, pause_of_queue
-from jobqueue.explain.monitors import late_schedules, monitor_dead
+from jobqueue.explain.limits import limits_of_whole_queue, pause_at
 from jobqueue.explain.row_locks import Locks, is_of_jobs
 from jobqueue.explain.rows import (
     COUNT_LEAST,
@@ -54,6 +53,8 @@ from jobqueue.explain.workers import (
     clock_skew,
     crash_loop,
     host_exhausted,
+    late_schedules,
+    monitor_dead,
     no_worker,
     read_workers,
     serve,
@@ -166,7 +167,7 @@ class _Backlog:
         places = read_places(sorted(queues), self._seen.now, self._using)
         stopped = set[str]()
         for queue, group in self._by_queue().items():
-            pauses = pause_of_queue(places[queue])
+            pauses = pause_at(places[queue])
             yield from map(group.finding, pauses)
             if not self._serve(queue):
                 self._unserved.append(group)

@@ -173,38 +173,30 @@ def reason_in_words(wait_reason: str | None, gate: int) -> str:
     """
     if not wait_reason:
         return ""
-    if gate == FLOW_GATE:
-        code, _, subject = wait_reason.partition(" ")
-        phrase = _phrase(code)
-        return phrase % {"subject": subject} if phrase else mask_text(wait_reason)
-    return _fixed(wait_reason) or mask_text(wait_reason)
+    code, _, subject = wait_reason.partition(" ")
+    words = _phrases().get(code, "") % {"subject": subject} if gate == FLOW_GATE else _fixed().get(wait_reason)
+    return words or mask_text(wait_reason)
 
 
-def _phrase(code: str) -> str:
-    if code == "paused":
-        return gettext("task %(subject)s is paused")
-    if code == "slot":
-        return gettext("all slots of task %(subject)s are taken")
-    if code == "key":
-        return gettext("all slots of the concurrency key %(subject)s are taken")
-    if code == "rate":
-        return gettext("the rate limit of %(subject)s is used up for the moment")
-    return gettext("the circuit breaker of %(subject)s is not closed") if code == "breaker" else ""
+def _phrases() -> dict[str, str]:
+    """The words for each code of a gate."""
+    return {
+        "paused": gettext("task %(subject)s is paused"),
+        "slot": gettext("all slots of task %(subject)s are taken"),
+        "key": gettext("all slots of the concurrency key %(subject)s are taken"),
+        "rate": gettext("the rate limit of %(subject)s is used up for the moment"),
+        "breaker": gettext("the circuit breaker of %(subject)s is not closed"),
+    }
 
 
-def _fixed(wait_reason: str) -> str:
-    if wait_reason == WAITS:
-        return gettext("waits for earlier jobs with its ordering key")
-    if wait_reason == HALTED:
-        return gettext("halted: an earlier job of its ordering key failed; resume() lets the key go on")
-    if wait_reason == HELD_REASON:
-        return gettext("held: its worker process died, or its lease ran out")
-    if wait_reason == ALONE_REASON:
-        return gettext("held: it is to run in a process of its own")
-    if wait_reason == WAITS_FOR_PARENTS:
-        return gettext("waits for its parents in the workflow")
-    if wait_reason == HELD_BY_PARENTS:
-        return gettext("held: a parent did not end well; resume the workflow, or retry the parent")
-    if wait_reason == QUARANTINED:
-        return gettext("quarantined: it may have killed its workers")
-    return ""
+def _fixed() -> dict[str, str]:
+    """The words for what is always written in the same way."""
+    return {
+        WAITS: gettext("waits for earlier jobs with its ordering key"),
+        HALTED: gettext("halted: an earlier job of its ordering key failed; resume() lets the key go on"),
+        HELD_REASON: gettext("held: its worker process died, or its lease ran out"),
+        ALONE_REASON: gettext("held: it is to run in a process of its own"),
+        WAITS_FOR_PARENTS: gettext("waits for its parents in the workflow"),
+        HELD_BY_PARENTS: gettext("held: a parent did not end well; resume the workflow, or retry the parent"),
+        QUARANTINED: gettext("quarantined: it may have killed its workers"),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from django.utils.translation import gettext
 
@@ -11,41 +12,29 @@ from jobqueue.conf.known_tasks import spec_at
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
 from jobqueue.explain.row_locks import lock_of_queue
 from jobqueue.explain.rows import Place, ReadJob
-from jobqueue.gates.breaker_states import State, is_over
 from jobqueue.gates.buckets import draw
-from jobqueue.gates.limits import limits_of
-from jobqueue.gates.slots import holders
-from jobqueue.gates.subjects import (
+from jobqueue.gates.limits import (
     Subject,
     dependency_named,
+    limits_at,
     rate_subject,
     readable_key,
     slot_subject,
     whole_queue_subject,
 )
+from jobqueue.gates.rules import State, is_over
+from jobqueue.gates.slots import holders, running_ids
 from jobqueue.gates.waiting import FLOW_GATE
-from jobqueue.gates.whole_queues import limits_of_queue, running_ids
 from jobqueue.models import BreakerState, FlowRule, Gate
 from jobqueue.payload import JSON
 
 
-def pause_of_queue(place: Place) -> list[Explanation]:
-    """paused, if nothing of the queue starts."""
-    rule = place.rules.of_queue(place.queue)
+def pause_at(place: Place, task: str | None = None) -> list[Explanation]:
+    """paused, if nothing of the queue, or of `task` in it, starts."""
+    rule = place.rules.of_queue(place.queue) if task is None else place.rules.of_task(place.queue, task)
     if rule.paused:
-        return [_paused(place, "")]
-    return [_no_room(place, None)] if limits_of_queue(place.queue, place.rules).paused else []
-
-
-def pause_of_task(place: Place, task: str | None) -> list[Explanation]:
-    """paused, if nothing of the task starts in this queue."""
-    if task is None:
-        return []
-    if place.rules.of_task(place.queue, task).paused:
-        return [_paused(place, task)]
-    slots, rate = limits_of(place.queue, task, None, place.rules)
-    zero = (slots is not None and slots.most == 0) or (rate is not None and rate.per_second == 0)
-    return [_no_room(place, task)] if zero else []
+        return [_paused(place, task or "")]
+    return [_no_room(place, task)] if limits_at(place.queue, place.rules, task).paused else []
 
 
 def drain_of(place: Place) -> list[Explanation]:
@@ -127,6 +116,24 @@ def _evidence(row: FlowRule, place: Place) -> dict[str, JSON]:
     }
 
 
+class _Limited(NamedTuple):
+    """Whose limit it is: that of a queue, of a task in it, or of a concurrency key of a task."""
+
+    queue: str
+    task: str | None = None
+    key: str | None = None
+
+    @property
+    def evidence(self) -> dict[str, JSON]:
+        return {"queue": self.queue, "task": self.task, "concurrency_key": self.key}
+
+    def choose(self, of_queue: str, of_task: str, of_key: str) -> str:
+        """The text for this kind of subject."""
+        if self.key is not None:
+            return of_key
+        return of_queue if self.task is None else of_task
+
+
 def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
     """slot or key, and rate, if its task or its concurrency key has no room. At most three statements.
 
@@ -135,22 +142,24 @@ def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
     if job.task is None or job.gate not in (0, FLOW_GATE):
         return []
     waits_for = (job.wait_reason or "").partition(" ")[0] if job.gate == FLOW_GATE else ""
-    slots, rate = limits_of(job.queue, job.task, job.concurrency_key, place.rules)
+    own = limits_at(job.queue, place.rules, job.task)
     slot_gate = slot_subject(job.queue, job.task, job.concurrency_key)
     rate_gate = rate_subject(job.queue, job.task, job.concurrency_key)
     by_slot, by_rate = waits_for in ("slot", "key"), waits_for == "rate"
-    wanted = [slot_gate] * (by_slot and slots is None) + [rate_gate] * (by_rate or rate is not None)
+    wanted = [slot_gate] * (by_slot and own.most is None) + [rate_gate] * (by_rate or own.per_second is not None)
     gates = _gates(wanted, place.using)
-    found: list[Explanation] = []
     # The job's own process may not know its task; then the gate tells what the limit was.
-    most = slots.most if slots is not None else _known(gates, slot_gate, "most")
-    if most and (slots is not None or by_slot):
+    slots, rate = gates.get(slot_gate.number), gates.get(rate_gate.number)
+    most = slots.most if own.most is None and slots is not None else own.most
+    pace = rate.per_second if own.per_second is None and rate is not None else own.per_second
+    key = None if job.concurrency_key is None else readable_key(job.concurrency_key)
+    subject, found = _Limited(job.queue, job.task, key), list[Explanation]()
+    if most:
         jobs = holders(slot_gate.number, place.using)
         if by_slot or len(jobs) >= most:
-            found.append(_slot(job, most, jobs))
-    pace = rate.per_second if rate is not None else _known(gates, rate_gate, "per_second")
-    if pace and (rate is not None or by_rate):
-        found += _rate(job.queue, job, pace, gates.get(rate_gate.number), place.now, surely=by_rate)
+            found.append(_slot(subject, most, jobs))
+    if pace:
+        found += _rate(subject, pace, rate, place.now, surely=by_rate)
     return sorted(found, key=lambda one: by_rate and one.code != "rate")
 
 
@@ -159,18 +168,14 @@ def limits_of_whole_queue(place: Place) -> list[Explanation]:
 
     At most three statements.
     """
-    limits = limits_of_queue(place.queue, place.rules)
-    if limits.none:
-        return []
-    found: list[Explanation] = []
-    if limits.most:
-        jobs = running_ids(place.queue, limits.most, place.using)
-        if len(jobs) >= limits.most:
-            found.append(_queue_slot(place.queue, limits.most, jobs))
-    if limits.per_second:
-        subject = whole_queue_subject(place.queue)
-        gate = _gates([subject], place.using).get(subject.number)
-        found += _rate(place.queue, None, limits.per_second, gate, place.now)
+    own, subject, found = limits_at(place.queue, place.rules), _Limited(place.queue), list[Explanation]()
+    if own.none:
+        return found
+    if own.most and len(jobs := running_ids(place.queue, own.most, place.using)) >= own.most:
+        found.append(_slot(subject, own.most, jobs))
+    if own.per_second:
+        gate = whole_queue_subject(place.queue)
+        found += _rate(subject, own.per_second, _gates([gate], place.using).get(gate.number), place.now)
     locks = lock_of_queue(place)
     return [*found, *locks] if is_full(found) else [*locks, *found]
 
@@ -183,69 +188,45 @@ def is_full(found: Sequence[Explanation]) -> bool:
 
 
 def _gates(subjects: Collection[Subject], using: str) -> dict[int, Gate]:
-    if not subjects:
-        return {}
-    return {gate.pk: gate for gate in Gate.objects.using(using).filter(pk__in=[one.number for one in subjects])}
+    return Gate.objects.using(using).in_bulk([one.number for one in subjects]) if subjects else {}
 
 
-def _known(gates: dict[int, Gate], subject: Subject, column: str) -> float | None:
-    gate = gates.get(subject.number)
-    value: float | None = None if gate is None else getattr(gate, column)
-    return value
-
-
-def _slot(job: ReadJob, most: float, jobs: Sequence[int]) -> Explanation:
-    """Of a task, or of a concurrency key: its code is that of the wait_reason."""
-    key = None if job.concurrency_key is None else readable_key(job.concurrency_key)
-    facts = {"task": job.task, "queue": job.queue, "key": key, "limit": int(most), "running": len(jobs)}
-    facts["jobs"] = id_list(jobs)
-    if len(jobs) < most and key is None:
-        text = gettext("Task %(task)s has a free slot again in queue %(queue)s: %(running)d of %(limit)d are taken.")
-    elif len(jobs) < most:
-        text = gettext(
-            "The concurrency key %(key)s has a free slot again in queue %(queue)s: %(running)d of %(limit)d are taken."
+def _slot(subject: _Limited, most: int, jobs: Sequence[int]) -> Explanation:
+    """Its code is that of the wait_reason."""
+    facts = subject._asdict() | {"limit": most, "running": len(jobs), "jobs": id_list(jobs)}
+    if len(jobs) < most:
+        text = subject.choose(
+            "",
+            gettext("Task %(task)s has a free slot again in queue %(queue)s: %(running)d of %(limit)d are taken."),
+            gettext(
+                "The concurrency key %(key)s has a free slot again in queue %(queue)s: %(running)d of %(limit)d are "
+                "taken."
+            ),
         )
-    elif key is None:
-        text = gettext(
-            "All slots of task %(task)s in queue %(queue)s are taken: %(running)d of %(limit)d, by %(jobs)s."
-        )
-    else:
-        text = gettext(
-            "All slots of the concurrency key %(key)s in queue %(queue)s are taken: %(running)d of %(limit)d, "
-            "by %(jobs)s."
-        )
-    evidence: dict[str, JSON] = {"queue": job.queue, "task": job.task, "concurrency_key": key}
-    if key is not None:
-        evidence["kind"] = "concurrency"
-    return Explanation(
-        "slot" if key is None else "key", text % facts, evidence | _taken(most, jobs), _slot_step(len(jobs) < most)
-    )
-
-
-def _queue_slot(queue: str, most: int, jobs: Sequence[int]) -> Explanation:
-    text = gettext("All slots of queue %(queue)s are taken: %(running)d of %(limit)d, by %(jobs)s.")
-    facts = {"queue": queue, "limit": most, "running": len(jobs), "jobs": id_list(jobs)}
-    evidence: dict[str, JSON] = {"queue": queue, "task": None, "concurrency_key": None}
-    return Explanation("slot", text % facts, evidence | _taken(most, jobs), _slot_step(False))
-
-
-def _taken(most: float, jobs: Sequence[int]) -> dict[str, JSON]:
-    return {"limit": int(most), "running": len(jobs), "jobs": list(jobs[:JOBS_SHOWN])}
-
-
-def _slot_step(free: bool) -> str:
-    if free:
-        return gettext(
+        step = gettext(
             "Wait: the first job that waits for the slot is let in at once, and the others as slots are freed."
         )
-    return gettext(
-        "The next job starts when one of these ends. If more may run, raise the limit: on the "
-        "page of the queue, or with set_limit()."
-    )
+    else:
+        text = subject.choose(
+            gettext("All slots of queue %(queue)s are taken: %(running)d of %(limit)d, by %(jobs)s."),
+            gettext("All slots of task %(task)s in queue %(queue)s are taken: %(running)d of %(limit)d, by %(jobs)s."),
+            gettext(
+                "All slots of the concurrency key %(key)s in queue %(queue)s are taken: %(running)d of %(limit)d, "
+                "by %(jobs)s."
+            ),
+        )
+        step = gettext(
+            "The next job starts when one of these ends. If more may run, raise the limit: on the "
+            "page of the queue, or with set_limit()."
+        )
+    evidence = subject.evidence | {"limit": most, "running": len(jobs), "jobs": list(jobs[:JOBS_SHOWN])}
+    if subject.key is not None:
+        evidence["kind"] = "concurrency"
+    return Explanation("slot" if subject.key is None else "key", text % facts, evidence, step)
 
 
 def _rate(
-    queue: str, job: ReadJob | None, per_second: float, gate: Gate | None, now: datetime, *, surely: bool = False
+    subject: _Limited, per_second: float, gate: Gate | None, now: datetime, *, surely: bool = False
 ) -> list[Explanation]:
     """[] if a token is there, unless a job `surely` waits for one."""
     _, drawn = draw(gate.used_until if gate is not None else None, now, per_second, 1)
@@ -253,28 +234,19 @@ def _rate(
     next_at = now if drawn.tokens or drawn.opens_at is None else drawn.opens_at
     if drawn.tokens and not surely:
         return []
-    key = None if job is None or job.concurrency_key is None else readable_key(job.concurrency_key)
-    facts = {"queue": queue, "task": job and job.task, "key": key, "rate": rate_text(per_second)}
-    facts["time"] = span(seconds_until(next_at, now))
-    if key is not None:
-        text = gettext(
+    facts = subject._asdict() | {"rate": rate_text(per_second), "time": span(seconds_until(next_at, now))}
+    text = subject.choose(
+        gettext("Jobs of queue %(queue)s start at %(rate)s at most; the next one may start in %(time)s."),
+        gettext(
+            "Jobs of task %(task)s in queue %(queue)s start at %(rate)s at most; the next one may start in %(time)s."
+        ),
+        gettext(
             "Jobs with the concurrency key %(key)s in queue %(queue)s start at %(rate)s at most; the next one may "
             "start in %(time)s."
-        )
-    elif job is not None:
-        text = gettext(
-            "Jobs of task %(task)s in queue %(queue)s start at %(rate)s at most; the next one may start in %(time)s."
-        )
-    else:
-        text = gettext("Jobs of queue %(queue)s start at %(rate)s at most; the next one may start in %(time)s.")
-    evidence: dict[str, JSON] = {
-        "queue": queue,
-        "task": job.task if job is not None else None,
-        "concurrency_key": key,
-        "per_second": per_second,
-        "next_at": iso(next_at),
-        "seconds": seconds_until(next_at, now),
-    }
+        ),
+    )
+    seconds = seconds_until(next_at, now)
+    evidence = subject.evidence | {"per_second": per_second, "next_at": iso(next_at), "seconds": seconds}
     step = gettext(
         "Wait: those that wait start at this rate. If they may start faster, raise it: on the "
         "page of the queue, or with set_limit()."

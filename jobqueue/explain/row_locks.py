@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
+from typing import TypeVar
 
 from django.apps import apps
 from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.translation import gettext
 
 from jobqueue.db import vendor
-from jobqueue.db.diagnostics import LockWait, RowHolder
+from jobqueue.db.diagnostics import Diagnostics, LockWait, OldTransaction, RowHolder
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.rows import Place, ReadJob
-from jobqueue.gates.breaker_states import State
-from jobqueue.gates.limits import limits_of
-from jobqueue.gates.subjects import (
+from jobqueue.gates.limits import (
     Subject,
     breaker_subject,
     dependency_named,
+    limits_of,
     pause_subject,
     rate_subject,
     slot_subject,
     whole_queue_subject,
 )
+from jobqueue.gates.rules import State
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.lockstats.report import read_waits
 from jobqueue.models import BreakerState, Gate, GateSlot, Job
@@ -38,6 +40,7 @@ WAIT_SECONDS = 1.0
 FORGOTTEN_SECONDS, FORGOTTEN_MAX = 10.0, 3
 #: old transactions that are checked for locks: those of other programs may be older than the one that matters
 OLD_MAX = 100
+T = TypeVar("T")
 
 
 def row_locks(using: str) -> list[Explanation]:
@@ -92,7 +95,8 @@ def locked_tables(using: str) -> list[Explanation]:
     tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
     found = [one for one in row_locks(using) if one.evidence["locked"] in tables | {"table"}]
     told = {one.evidence["blocking"] for one in found}
-    return found + [_of_table(one) for one in _table_holders(tables, using) if one.session not in told]
+    holders = _ask(using, lambda server, connection: server.table_holders(connection, sorted(tables)))
+    return found + [_of_table(one) for one in holders if one.session not in told]
 
 
 def waits_in_words(using: str) -> list[Explanation]:
@@ -104,11 +108,12 @@ def waits_in_words(using: str) -> list[Explanation]:
         return []
 
 
-def _table_holders(tables: Collection[str], using: str) -> list[RowHolder]:
+def _ask(using: str, look: Callable[[Diagnostics, BaseDatabaseWrapper], list[T]]) -> list[T]:
+    """What the server tells; [] if it does not, or not to this account. The caller's transaction stays usable."""
     connection = connections[using]
     try:
         with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
-            return vendor(using).diagnostics.table_holders(connection, sorted(tables))
+            return look(vendor(using).diagnostics, connection)
     except (Error, NotSupported):
         return []
 
@@ -134,15 +139,13 @@ def _holder(one: RowHolder, locked: str) -> dict[str, JSON]:
 
 def forgotten(using: str) -> list[Explanation]:
     """row_lock for transactions with locks that have done nothing for a while, though nobody waits for them."""
-    try:
-        with transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext():
-            old = vendor(using).diagnostics.old_transactions(
-                connections[using], Job._meta.db_table, FORGOTTEN_SECONDS, OLD_MAX
-            )
-            idle = (one for one in old if one.idles and one.locks and _may_lock_jobs(one.session, using))
-            found = list(islice(idle, FORGOTTEN_MAX))
-    except (Error, NotSupported):
-        return []
+
+    def look(server: Diagnostics, connection: BaseDatabaseWrapper) -> list[OldTransaction]:
+        table = Job._meta.db_table
+        old = server.old_transactions(connection, table, FORGOTTEN_SECONDS, OLD_MAX)
+        idle = (one for one in old if one.idles and one.locks and server.may_lock(connection, one.session, table))
+        return list(islice(idle, FORGOTTEN_MAX))
+
     text = gettext(
         "Connection %(blocking)d has had a transaction open for %(time)s, holds locks and does nothing. Claims pass "
         "over the rows that it has locked, so due jobs may not start."
@@ -154,12 +157,8 @@ def forgotten(using: str) -> list[Explanation]:
             {"blocking": one.session, "blocker_idles": True, "blocking_seconds": one.seconds, "locked": ""},
             step_to_end(one.session),
         )
-        for one in found
+        for one in _ask(using, look)
     ]
-
-
-def _may_lock_jobs(session: int, using: str) -> bool:
-    return vendor(using).diagnostics.may_lock(connections[using], session, Job._meta.db_table)
 
 
 def _table(locked: str) -> str:
@@ -271,19 +270,10 @@ def _held_rows(wanted: Mapping[str, Mapping[int | str, str]], place: Place, task
     # The name of each row: the numbers of subjects say nothing to people.
     names = {(table, str(key)): name for table, keys in wanted.items() for key, name in keys.items()}
     of_session: dict[int, list[RowHolder]] = {}
-    for one in _holders({table: list(keys) for table, keys in wanted.items()}, place.using):
+    rows = {table: ("dependency" if table == _BREAKERS else "subject", list(keys)) for table, keys in wanted.items()}
+    for one in _ask(place.using, lambda server, connection: server.row_holders(connection, rows, WAIT_SECONDS)):
         of_session.setdefault(one.session if one.surely else 0, []).append(one)
     return [_of_row(found, names, place.queue, task) for found in of_session.values()]
-
-
-def _holders(wanted: Mapping[str, Sequence[int | str]], using: str) -> list[RowHolder]:
-    connection = connections[using]
-    rows = {table: ("dependency" if table == _BREAKERS else "subject", keys) for table, keys in wanted.items()}
-    try:
-        with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
-            return vendor(using).diagnostics.row_holders(connection, rows, WAIT_SECONDS)
-    except (Error, NotSupported):
-        return []
 
 
 def _of_row(

@@ -16,8 +16,7 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count, prepare_rows
-from jobqueue.gates.backlog import GATES
-from jobqueue.gates.levels import INDEX, levels_below, top_levels
+from jobqueue.gates.backlog import GATES, INDEX, levels_below, top_levels
 from jobqueue.gates.rules import Rules, rules_from
 from jobqueue.models import FlowRule, Job
 from jobqueue.models.group import PARENTS_GATE

@@ -1,4 +1,4 @@
-"""no_worker, workers_busy, host_exhausted and clock_skew: which workers run, what they serve, and what they lack."""
+"""no_worker, workers_busy, host_exhausted, clock_skew and monitor_dead: which workers run, and what they do not do."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from django.utils.translation import gettext
 
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.db.clock import SKEW_SECONDS, UtcNow, UtcNowPlus
+from jobqueue.db.clock import SKEW_SECONDS, Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot, Unestimated
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.explain.database import SlowCommit, slow_commit_ms
-from jobqueue.explain.explanation import Explanation, Finding, Rank, queue_list, span
+from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, Finding, Rank, counted, id_list, queue_list, span
 from jobqueue.explain.row_locks import Locks, is_of_jobs
+from jobqueue.explain.rows import ReadJob
 from jobqueue.explain.stacks import ANSWERS_MAX, RECENT_SECONDS, waits_of_workers
 from jobqueue.maintenance import worker_stacks
-from jobqueue.maintenance.worker_rows import RESOURCES, alive, was_cut
+from jobqueue.maintenance.worker_rows import RESOURCES, alive, silent, was_cut
 from jobqueue.models import Job, Worker
 from jobqueue.payload import JSON
+from jobqueue.schedules.listing import late_names
 from jobqueue.worker.shared.queue_choice import Selection, parse
 
 #: rows that are read: of a cluster that has more, an answer could be wrong
@@ -36,7 +38,7 @@ WORKERS_MAX = 100_000
 CRASHED_SECONDS = 60.0
 #: choices, tasks and workers that the evidence names
 SHOWN = 10
-#: leases of each worker that are counted
+#: leases of each worker, and of all that have run out, are counted up to this
 LEASES_MAX = 1000
 
 
@@ -280,7 +282,7 @@ def leases_of(workers: Sequence[str], using: str) -> Counter[str]:
 
     Jobs without a task are counted under the handler of their queue: "@handler mail".
     """
-    rows = _leases(using).seek_each([{"worker": name} for name in workers])
+    rows = _leases(using, LEASES_MAX, "task", "queue").seek_each([{"worker": name} for name in workers])
     return Counter(task or f"@handler {queue}" for task, queue in rows)
 
 
@@ -291,12 +293,12 @@ def tasks_in_words(held: Counter[str]) -> str:
 
 
 @cache
-def _leases(using: str) -> Prepared:
+def _leases(using: str, most: int, *columns: str) -> Prepared:
     # By equality: for a list of names MySQL may read the whole index.
     rows = Job.objects.using(using).filter(
         locked_by=Slot("worker", NameField()), status=Unestimated(Job.Status.PROCESSING)
     )
-    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list("task", "queue")[:LEASES_MAX])
+    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list(*columns)[:most])
 
 
 @lru_cache(maxsize=256)
@@ -381,14 +383,80 @@ def _of_queues(queue: str | None, using: str, *, idle: bool) -> list[str]:
     """The workers that serve a queue, or any, and hold jobs; if none does and `idle`, all of them."""
     workers = read_workers(using)
     names = sorted(worker.name for worker in (workers if queue is None else serve(queue, workers)))
-    busy = {name for (name,) in _any_lease(using).rows_of_each([{"worker": name} for name in names])} if names else ()
+    any_lease = _leases(using, 1, "locked_by")
+    busy = {name for (name,) in any_lease.rows_of_each([{"worker": name} for name in names])} if names else ()
     return sorted(busy) or (names if idle else [])
 
 
-@cache
-def _any_lease(using: str) -> Prepared:
-    # By equality: for a list of names MySQL may read the whole index.
-    rows = Job.objects.using(using).filter(
-        locked_by=Slot("worker", NameField()), status=Unestimated(Job.Status.PROCESSING)
+#: silent workers that are named, and schedules that are late and counted
+WORKERS_SHOWN, LATE_MAX = 10, 1000
+
+
+def monitor_dead(using: str) -> list[Finding]:
+    """monitor_dead, if leases ran out, or heartbeats ended, too long ago. Two statements.
+
+    Every worker's monitor ends such leases and marks such workers about once a second.
+    """
+    seconds = load().worker_silent_seconds
+    rows = _lapsed(using, seconds).rows()
+    # A worker counts as silent after that time. Monitors get the same time again to act on it.
+    names = list(silent(2 * seconds, using=using).values_list("name", flat=True)[:WORKERS_SHOWN])
+    if not rows and not names:
+        return []
+    ids, capped = [row[0] for row in rows], len(rows) >= LEASES_MAX
+    queues = {queue for _, queue, _, _ in rows}
+    evidence: dict[str, JSON] = {"leases": len(ids), "jobs": list(ids[:JOBS_SHOWN]), "silent_workers": list(names)}
+    evidence["seconds"] = max(((now - until).total_seconds() for _, _, until, now in rows), default=None)
+    if rows:
+        text = gettext(
+            "Nobody ends leases that have run out: %(n)s have been over for up to %(time)s (jobs %(jobs)s). The "
+            "monitors of workers, or reap_leases, should end them within seconds."
+        )
+    else:
+        text = gettext(
+            "Workers have been silent for more than %(limit)s, and nobody has marked them as stopped: %(workers)s. "
+            "Monitors of other workers, or reap_leases, should do that within seconds."
+        )
+    facts = {"n": counted(len(ids), capped=capped), "jobs": id_list(ids), "workers": ", ".join(names)}
+    facts |= {"time": span(float(evidence["seconds"] or 0)), "limit": span(2 * seconds)}
+    one = Explanation("monitor_dead", text % facts, evidence, _step())
+    return [Finding(one, queues=queues, jobs=len(ids), capped=capped)]
+
+
+def late_schedules(using: str) -> list[Finding]:
+    """monitor_dead, if schedules are due and no worker fires them. One statement."""
+    names, seconds = late_names(using, LATE_MAX)
+    if not names:
+        return []
+    text = gettext(
+        "Schedules are due and no worker fires them: %(n)s (%(names)s); the first one has been due for %(time)s. Their "
+        "jobs are not added."
     )
-    return prepare_rows(vendor(using).force_index(rows, "ix_worker").values_list("locked_by")[:1])
+    facts = {"n": counted(len(names), capped=len(names) >= LATE_MAX), "names": queue_list(names), "time": span(seconds)}
+    evidence: dict[str, JSON] = {"kind": "schedules", "schedules": list(names[:WORKERS_SHOWN])}
+    evidence |= {"late": len(names), "seconds": seconds}
+    step = gettext("Start a worker without --no-scheduler. If one runs, look for 'schedule' in its log.")
+    return [Finding(Explanation("monitor_dead", text % facts, evidence, step))]
+
+
+def nobody_reaps(job: ReadJob) -> list[Explanation]:
+    """monitor_dead, if the lease of a PROCESSING job ran out WORKER_SILENT_SECONDS ago or earlier."""
+    seconds = 0.0 if job.lock_until is None else (job.now - job.lock_until).total_seconds()
+    if seconds < load().worker_silent_seconds:
+        return []
+    text = gettext("The lease of job %(id)d ran out %(time)s ago, and nobody has ended it.")
+    evidence: dict[str, JSON] = {"leases": 1, "jobs": [job.pk], "seconds": seconds}
+    return [Explanation("monitor_dead", text % {"id": job.pk, "time": span(seconds)}, evidence, _step())]
+
+
+def _step() -> str:
+    return gettext("Start a worker, or run reap_leases. If workers run, look at the log of their supervisors.")
+
+
+@lru_cache(maxsize=8)
+def _lapsed(using: str, seconds: float) -> Prepared:
+    rows = Job.objects.using(using).filter(
+        status=Unestimated(Job.Status.PROCESSING), lock_until__lt=UtcNowPlus(-seconds)
+    )
+    rows = vendor(using).force_index(rows.order_by("lock_until"), "ix_lease")
+    return prepare_rows(rows.values_list("pk", "queue", Selected("lock_until"), Selected(UtcNow()))[:LEASES_MAX])

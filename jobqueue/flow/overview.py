@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from jobqueue.conf import load
-from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.clock import read_now
-from jobqueue.flow.rules import KEEP, Limit, limits, paused
-from jobqueue.gates.limits import knows
+from jobqueue.flow.rules import KEEP, limits, paused
+from jobqueue.gates.limits import knows, limits_at
 from jobqueue.gates.rules import rules
 from jobqueue.models import FlowRule, Worker
 from jobqueue.stats.live import COUNTS, count_live
@@ -103,10 +102,18 @@ class _Places:
     def state(self, queue: str, task: str | None) -> QueueState:
         pause, limit = self._pauses.get((queue, task)), self._limits.get((queue, task))
         own = load().queues.get(queue) if task is None else None
-        concurrency, rate = _limits_of(own, limit)
+        concurrency, rate = (own.concurrency, own.rate) if own else (None, None)
+        # Settings that come from JSON have a list.
+        concurrency = tuple(concurrency) if isinstance(concurrency, list) else concurrency
+        set_here = []
+        if limit is not None and limit.concurrency is not KEEP:
+            set_here, concurrency = ["concurrency"], limit.concurrency
+        if limit is not None and limit.rate is not KEEP:
+            set_here, rate = [*set_here, "rate"], limit.rate
         is_limited = pause is not None or concurrency is not None or rate is not None
         unaware = count_unaware(self._workers, queue, task, set_here=limit is not None) if is_limited else 0
         counts: dict[str, Any] = {name: getattr(self._live[queue], name) if task is None else None for name in COUNTS}
+        present = limits_at(queue, rules(self._using)).most if isinstance(concurrency, tuple) else None
         return QueueState(
             queue=queue,
             task=task,
@@ -118,34 +125,12 @@ class _Places:
             since=pause.since if pause else None,
             until=pause.until if pause else None,
             concurrency=concurrency,
-            level=self._level(queue, concurrency),
+            level=present,
             rate=rate,
-            set_here=_set_here(limit),
+            set_here=tuple(set_here),
             max_ready=own.max_ready if own else None,
             unaware_workers=unaware,
         )
-
-    def _level(self, queue: str, concurrency: int | tuple[int, int] | None) -> int | None:
-        if not isinstance(concurrency, tuple):
-            return None
-        least, most = concurrency
-        return min(most, max(least, rules(self._using).of_queue(queue).level or least))
-
-
-def _limits_of(own: QueueSettings | None, limit: Limit | None) -> tuple[int | tuple[int, int] | None, str | None]:
-    most, rate = (own.concurrency, own.rate) if own else (None, None)
-    if isinstance(most, list):
-        # Settings that come from JSON.
-        most = most[0], most[1]
-    if limit is not None:
-        most = most if limit.concurrency is KEEP else limit.concurrency
-        rate = rate if limit.rate is KEEP else limit.rate
-    return most, rate
-
-
-def _set_here(limit: Limit | None) -> tuple[str, ...]:
-    given = {} if limit is None else {"concurrency": limit.concurrency, "rate": limit.rate}
-    return tuple(name for name, value in given.items() if value is not KEEP)
 
 
 class Running(NamedTuple):

@@ -4,7 +4,7 @@ Such limits are stronger than those of the settings and of the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from enum import Enum
@@ -106,7 +106,7 @@ def _set(
     queue: str, task: str, mode: FlowRule.Mode, reason: str, until: datetime | None, by: str | None, using: str
 ) -> None:
     words, author = check_reason(reason), _author(by)
-    values = {"mode": mode, "reason": words, "by": author, "since": UtcNow(), "until": until, "updated_at": UtcNow()}
+    values = {"mode": mode, "reason": words, "by": author, "since": UtcNow(), "until": until}
     change("pause", queue, task, using, partial(_write, values))
     about = {"queue": queue, "task": task or None, "reason": words, "by": author, "until": until, "mode": str(mode)}
     send_after_commit(queue_paused, FlowRule, using=using, **about)
@@ -123,17 +123,15 @@ def check_reason(reason: object) -> str:
     return words
 
 
-def _write(values: dict[str, object], row: FlowRule) -> bool:
-    for name, value in values.items():
+def _write(values: Mapping[str, object], row: FlowRule) -> bool:
+    for name, value in {**values, "updated_at": UtcNow()}.items():
         setattr(row, name, value)
     return True
 
 
 def _resume(row: FlowRule) -> bool:
-    if row.mode == FlowRule.Mode.RUNNING:
-        return False
-    running: dict[str, object] = {"mode": FlowRule.Mode.RUNNING, "reason": "", "by": "", "since": None, "until": None}
-    return _write(running | {"updated_at": UtcNow()}, row)
+    running = {"mode": FlowRule.Mode.RUNNING, "reason": "", "by": "", "since": None, "until": None}
+    return row.mode != FlowRule.Mode.RUNNING and _write(running, row)
 
 
 def _author(by: str | None) -> str:
@@ -185,7 +183,7 @@ def set_limit(
         values |= {"sets_rate": True, "rate": None if rate is None else _checked(rate)}
     if not values:
         raise InvalidValue("set_limit() was given neither concurrency nor rate. Nothing was written; give one of them.")
-    change("limit", place, path, alias, partial(_write, values | {"updated_at": UtcNow()}))
+    change("limit", place, path, alias, partial(_write, values))
     if path:
         open_soon(place, path, using=alias, relimited=True)
 
@@ -226,10 +224,8 @@ def _checked(rate: object) -> str:
 
 
 def _clear(row: FlowRule) -> bool:
-    if not (row.sets_concurrency or row.sets_rate):
-        return False
     none = {"sets_concurrency": False, "concurrency": None, "level": None, "sets_rate": False, "rate": None}
-    return _write(none | {"updated_at": UtcNow()}, row)
+    return (row.sets_concurrency or row.sets_rate) and _write(none, row)
 
 
 def check_place(queue: object, task: object = None, *, using: str) -> tuple[str, str]:

@@ -1,36 +1,83 @@
-"""admit(): which of the jobs that a claim has locked may start. No limit can be passed, whatever else goes wrong."""
+"""room_in(): how many jobs of a queue a claim may start; admit(): which of those that it has locked.
+
+No limit can be passed, whatever else goes wrong. Both lock what they count until the claim's transaction ends, and take
+what others keep locked for used up: no claim waits for another one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from jobqueue.conf.known_tasks import path_of
 from jobqueue.gates import declared
 from jobqueue.gates.breaker import may_probe
-from jobqueue.gates.breaker_states import Known
-from jobqueue.gates.buckets import Bucket, lock_buckets
-from jobqueue.gates.limits import Rate, Slots, limits_of
-from jobqueue.gates.rules import Rules
-from jobqueue.gates.slots import FreeSlots, Place, Slot, lock_slots, take_slots
-from jobqueue.gates.subjects import Subject, breaker_subject, pause_subject
+from jobqueue.gates.buckets import Bucket, lock_buckets, mend
+from jobqueue.gates.limits import (
+    Limits,
+    Rate,
+    Slots,
+    Subject,
+    breaker_subject,
+    limits_of,
+    pause_subject,
+    whole_queue_subject,
+)
+from jobqueue.gates.rules import OpenBreaker, Rules
+from jobqueue.gates.slots import Slot, lock_slots, running, take_slots
+from jobqueue.gates.unlocked import lock_gates
 from jobqueue.gates.waiting import Blocked
-from jobqueue.payload import JSON
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
 LOOK_SECONDS = 1.0
+#: so long a claimer leaves a queue alone whose gate another claim keeps locked
+BUSY_SECONDS = 0.05
 
 
-class Candidate(Protocol):
+@dataclass(slots=True)
+class Room:
+    """How many jobs of a queue a claim may start, in its open transaction."""
+
+    jobs: int
+    seconds: float = 0.0  # until more may start, if that is known
+    is_full: bool = False  # as many run as may
+    _bucket: Bucket | None = None
+
+    def use(self, jobs: int, using: str) -> None:
+        """Record that so many of them start."""
+        if jobs and self._bucket is not None:
+            self._bucket.write(jobs, using, waits=False)
+
+
+def room_in(queue: str, wanted: int, limits: Limits, using: str, *, paced_max: int | None = None) -> Room:
+    """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
+
+    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate. There
+    is none while another transaction keeps the gate locked.
+    """
+    number, wait_reason = whole_queue_subject(queue)
+    gate = lock_gates({number: wait_reason}, using).get(number)
+    if gate is None:
+        return Room(0, seconds=BUSY_SECONDS)
+    left = wanted if limits.most is None else limits.most - running(queue, limits.most, using)
+    room = Room(max(0, min(wanted, left)), is_full=left <= 0)
+    if limits.per_second and paced_max is not None:
+        room.jobs = min(room.jobs, paced_max)
+    if limits.per_second and room.jobs:
+        mend(gate, limits.per_second, using)
+        bucket = Bucket(gate, limits.per_second)
+        room = replace(room, jobs=min(room.jobs, bucket.left), seconds=bucket.seconds_to_next, _bucket=bucket)
+    return room
+
+
+class Candidate(declared.Needing, Protocol):
     """A job as a claim has read it, before it raises the fence."""
 
     @property
     def pk(self) -> int: ...
-    @property
-    def task(self) -> str | None: ...
     @property
     def fence(self) -> int: ...
     @property
@@ -39,10 +86,6 @@ class Candidate(Protocol):
     def due_at(self) -> datetime: ...
     @property
     def concurrency_key(self) -> bytes | None: ...
-    @property
-    def dependency(self) -> str | None: ...
-    @property
-    def options(self) -> JSON: ...
     @property
     def now(self) -> datetime: ...
 
@@ -79,15 +122,16 @@ def admit(
     answer = Admitted()
     found = _candidates(rows, limit, queue, known, answer, using)
     # Of all rows, once: also of those that come in only if others have no slot.
-    free, buckets = _free_slots(found, queue, using), _buckets(found, using)
+    places = {one.slots.subject.number: one.slots.place for one in found if one.slots is not None}
+    free, buckets = lock_slots(places, using), _buckets(found, using)
     chosen: list[_Limited] = []
     slots: list[Slot] = []
     paced = 0
     for one in found:
         if one.slots is not None and free[one.slots.subject.number].is_full(one.slots.most):
-            _block(one, one.slots.subject, answer)
+            _block(one.row, one.slots.subject, answer, most=one.slots.most)
         elif one.rate is not None and not _tokens_left(one.rate, buckets):
-            _block(one, one.rate.subject, answer)
+            _block(one.row, one.rate.subject, answer)
             _spare(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
             chosen.append(one)
@@ -105,15 +149,6 @@ def _tokens_left(rate: Rate, buckets: Mapping[int, Bucket]) -> int:
     """0 also while another transaction keeps the bucket locked."""
     bucket = buckets.get(rate.subject.number)
     return bucket.left if bucket is not None else 0
-
-
-def _free_slots(found: Iterable[_Limited], queue: str, using: str) -> dict[int, FreeSlots]:
-    places: dict[int, Place] = {}
-    for one in found:
-        if one.slots is not None:
-            task, key = one.row.task, one.row.concurrency_key
-            places[one.slots.subject.number] = Place(queue, task) if key is None else Place(queue, None, bytes(key))
-    return lock_slots(places, using)
 
 
 def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:
@@ -137,7 +172,7 @@ def _start(
     tokens: Counter[int] = Counter()
     for one in chosen:
         if one.slots is not None and one.row.pk not in placed:
-            _block(one, one.slots.subject, answer)
+            _block(one.row, one.slots.subject, answer, most=one.slots.most)
             continue
         answer.free.add(one.row.pk)
         if one.slots is not None:
@@ -179,7 +214,7 @@ def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: 
             if may_probe(dependency, row.pk, row.fence + 1, using=using):
                 return False
         subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
-    answer.blocked.append(_blocked(row, subject, opens_at=at))
+    _block(row, subject, answer, opens_at=at)
     _spare(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
     return True
 
@@ -189,7 +224,7 @@ def _spare(one: _Limited, answer: Admitted) -> None:
         answer.spare.add(one.slots.subject.number)
 
 
-def _is_time_for_probe(row: Candidate, dependency: str, breaker: Known, answer: Admitted) -> bool:
+def _is_time_for_probe(row: Candidate, dependency: str, breaker: OpenBreaker, answer: Admitted) -> bool:
     """Whether a job may ask to start as the probe of an open breaker. Only one of a claim asks."""
     is_early = breaker.probe_at is not None and breaker.probe_at > row.now
     return not (breaker.by_hand or dependency in answer.asked or is_early)
@@ -201,11 +236,8 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
     return soon if opens_at is None else min(soon, opens_at)
 
 
-def _block(one: _Limited, subject: Subject, answer: Admitted) -> None:
-    most = one.slots.most if one.slots and one.slots.subject == subject else None
-    answer.blocked.append(_blocked(one.row, subject, most))
-
-
-def _blocked(row: Candidate, subject: Subject, most: int | None = None, opens_at: datetime | None = None) -> Blocked:
+def _block(
+    row: Candidate, subject: Subject, answer: Admitted, *, most: int | None = None, opens_at: datetime | None = None
+) -> None:
     task = None if row.task is None else path_of(row.task)
-    return Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at)
+    answer.blocked.append(Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at))

@@ -26,9 +26,8 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
-from jobqueue.gates.breaker_states import Known, State, is_over, known, longest_wait
-from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.subjects import breaker_subject
+from jobqueue.gates.limits import breaker_subject
+from jobqueue.gates.rules import OpenBreaker, State, forget_rules, is_over, longest_wait, open_breaker
 from jobqueue.gates.unlocked import PAUSES_SECONDS, tries, update_unlocked
 from jobqueue.models import BreakerState, Gate, Job
 from jobqueue.signals import breaker_changed
@@ -159,14 +158,14 @@ def may_probe(dependency: str, job_id: int, fence: int, *, using: str) -> bool:
     )
 
 
-def those_not_closed(dependencies: Collection[str], using: str) -> Mapping[str | None, Known]:
+def those_not_closed(dependencies: Collection[str], using: str) -> Mapping[str | None, OpenBreaker]:
     """The breakers of these that are not closed, as they are now."""
     rows = BreakerState.objects.using(using).filter(pk__in=sorted(dependencies)).exclude(state=State.CLOSED)
     found = rows.annotate(now=Selected(UtcNow()))
-    return {row.dependency: known(row, row.now) for row in found if not is_over(row, row.now)}
+    return {row.dependency: open_breaker(row, row.now) for row in found if not is_over(row, row.now)}
 
 
-def breaker_of(dependency: str, using: str) -> Known | None:
+def breaker_of(dependency: str, using: str) -> OpenBreaker | None:
     """A breaker that is not closed, as it is now. One whose time by hand is over is closed first."""
     row = BreakerState.objects.using(using).filter(pk=dependency).annotate(now=Selected(UtcNow())).first()
     if row is None or row.state == State.CLOSED:
@@ -177,10 +176,10 @@ def breaker_of(dependency: str, using: str) -> Known | None:
             if close(dependency, reason="its time is over", using=using, waits=False):
                 announce(dependency, State.CLOSED, "its time is over", using)
         return None
-    return known(row, row.now)
+    return open_breaker(row, row.now)
 
 
-def probe_runs(breaker: Known, using: str) -> bool:
+def probe_runs(breaker: OpenBreaker, using: str) -> bool:
     """Whether the job that is its probe runs."""
     if breaker.probe is None:
         return False

@@ -67,11 +67,17 @@ def mend(gate: Any, per_second: float, using: str) -> None:
 
 
 class Bucket:
-    """The bucket of one subject, whose row the open transaction has locked; `left`: its tokens."""
+    """The bucket of a gate that the open transaction has locked; `left`: its tokens."""
 
     def __init__(self, row: Any, per_second: float) -> None:
         self._row, self._per_second = row, per_second
         self.left = draw(row.used_until, row.now, per_second, TOKENS_MAX)[1].tokens
+
+    @property
+    def seconds_to_next(self) -> float:
+        """How long it takes until it has a token, if it has none."""
+        opens_at = draw(self._row.used_until, self._row.now, self._per_second, 0)[1].opens_at
+        return 0.0 if opens_at is None else (opens_at - self._row.now).total_seconds()
 
     def write(self, tokens: int, using: str, *, waits: bool) -> None:
         """Draw so many. `waits`: jobs wait for the next one."""

@@ -1,19 +1,20 @@
-"""The limits and dependencies that tasks of this process were declared with, as claims ask for them."""
+"""The limits and dependencies that the tasks of this process and its settings have, as claims ask for them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
+from jobqueue.conf import load
 from jobqueue.conf.known_tasks import having, spec_at
 from jobqueue.durations import parse_rate
 from jobqueue.payload import JSON
 
 
 class Declared(NamedTuple):
-    """What @task says; None: no limit."""
+    """What @task or QUEUES says; None: no limit."""
 
-    concurrency: int | None
+    concurrency: int | tuple[int, int] | None  # of a queue also (least, most)
     per_second: float | None
 
 
@@ -29,6 +30,7 @@ class Needing(Protocol):
 
 
 J = TypeVar("J", bound=Needing)
+_NONE = Declared(None, None)
 
 #: dependencies of jobs that this process has claimed: using() may name one that no task or setting does
 _met: set[str] = set()
@@ -72,6 +74,12 @@ def of_task(path: str) -> Declared:
     """The limits of a task; none if it has none or is not known here."""
     spec = spec_at(path)
     return Declared(spec.concurrency_limit, None if spec.rate_limit is None else parse_rate(spec.rate_limit))
+
+
+def of_queue(queue: str) -> Declared:
+    """The limits of a queue in the settings; none if it has none."""
+    own = load().queues.get(queue)
+    return _NONE if own is None else Declared(own.concurrency, parse_rate(own.rate) if own.rate else None)
 
 
 def tasks() -> Collection[str]:

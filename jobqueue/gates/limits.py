@@ -1,33 +1,159 @@
-"""Which limits the jobs of a task have: those it was declared with, unless an operator has set others.
+"""What jobs wait for, and how many may start: the limits of queues, of tasks in them, and of concurrency keys.
 
-And which limits a worker process knows. It announces them in job_worker: older code may not know all of them.
+A limit is that which an operator has set, else that of the settings or of the code of the task. A worker process
+announces those that it knows in job_worker: older code may not know all of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from jobqueue.conf import load
-from jobqueue.conf.known_tasks import names_of
+from jobqueue.conf.known_tasks import names_of, path_of
 from jobqueue.gates import declared
-from jobqueue.gates.rules import Rules, last_rules
-from jobqueue.gates.subjects import Subject, rate_subject, slot_subject
+from jobqueue.gates.rules import NO_RULE, Rules, last_rules
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 
+REASON_CHARS = 200
+#: the code of pauses, and of breakers, in a wait_reason
+PAUSED, _BREAKER = "paused ", "breaker "
+#: the code of the slots of a whole task; those of one key have another
+SLOT = "slot"
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+
+class Subject(NamedTuple):
+    """Something that jobs wait for. Two with equal numbers, one pair in 10**19, would share their slots or tokens."""
+
+    number: int
+    wait_reason: str  # a code and its subject
+
+
+def slot_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
+    """The slots of a task in a queue, or of one concurrency key there."""
+    return _subject("slot", "key" if key is not None else SLOT, queue, task, key)
+
+
+def rate_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
+    """The starts of a task in a queue, or of one concurrency key there."""
+    return _subject("rate", "rate", queue, task, key)
+
+
+def whole_queue_subject(queue: str) -> Subject:
+    """The limits of a whole queue."""
+    return Subject(_number("queue", queue), _cut(f"queue {queue}"))
+
+
+def pause_subject(queue: str, task: str) -> Subject:
+    """The pause of a task in a queue."""
+    path = path_of(task)
+    return Subject(_number("pause", queue, path), _cut(PAUSED + path))
+
+
+def breaker_subject(dependency: str) -> Subject:
+    """The circuit breaker of a dependency."""
+    return Subject(_number("breaker", dependency), _cut(_BREAKER + dependency))
+
+
+def dependency_named(wait_reason: str) -> str | None:
+    """The dependency whose breaker a wait_reason is about; None if it is about something else."""
+    return wait_reason.removeprefix(_BREAKER) if wait_reason.startswith(_BREAKER) else None
+
+
+def readable_key(key: bytes) -> str:
+    """A key as text: itself if it is printable UTF-8, else in hexadecimal."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"
+
+
+def _subject(kind: str, code: str, queue: str, task: str, key: bytes | None) -> Subject:
+    if key is None:
+        task = path_of(task)
+        return Subject(_number(kind, queue, task), _cut(f"{code} {task}"))
+    return _subject_of_key(kind, code, queue, key)
+
+
+@lru_cache(maxsize=10_000)
+def _subject_of_key(kind: str, code: str, queue: str, key: bytes) -> Subject:
+    # Without the task: jobs of several tasks may share a key of their queue.
+    return Subject(_number(f"{kind} of key", queue, key), _cut(f"{code} {readable_key(key)}"))
+
+
+def _number(*names: str | bytes) -> int:
+    """A number from 0 to 2**63 - 1. No name of ours contains a NUL but a key, which comes last."""
+    parts = (name if isinstance(name, bytes) else name.encode() for name in names)
+    return int.from_bytes(hashlib.sha256(b"\0".join(parts)).digest()[:8], "big") >> 1
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REASON_CHARS else text[: REASON_CHARS - 1] + "…"
+
+
+class Limits(NamedTuple):
+    """What holds for a queue, or for a task in it; None: no limit."""
+
+    paused: bool
+    most: int | None
+    per_second: float | None
+
+    @property
+    def none(self) -> bool:
+        """Whether claims need not ask."""
+        return self.most is None and self.per_second is None
+
+
+NO_LIMITS = Limits(False, None, None)
+
+
+def limits_at(queue: str, rules: Rules, task: str | None = None) -> Limits:
+    """What an operator has set for `queue`, or for `task` in it; else what the settings, or the code of the task, say.
+
+    No job waits at a gate for the limits of a whole queue: a claim is told how many jobs it may take. So a pause of a
+    million jobs is one row.
+    """
+    if task is None:
+        rule, (most, per_second) = rules.of_queue(queue), declared.of_queue(queue)
+    else:
+        rule, (most, per_second) = rules.of_task(queue, task), declared.of_task(task)
+    if most is None and per_second is None and rule is NO_RULE:
+        return NO_LIMITS
+    if isinstance(most, (tuple, list)):
+        least, highest = most
+        most = min(highest, max(least, rule.level or least))
+    limit = rule.concurrency if rule.sets_concurrency else most
+    per_second = rule.per_second if rule.sets_rate else per_second
+    return Limits(rule.paused or limit == 0 or per_second == 0, limit, per_second)
+
+
+def limited_queues(rules: Rules) -> list[str]:
+    """The queues that have a limit of their own, and are not paused."""
+    limits = {queue: limits_at(queue, rules) for queue in {*rules.queues, *load().queues}}
+    return [queue for queue, own in limits.items() if not own.none and not own.paused]
+
+
+class Place(NamedTuple):
+    """Whose slots those of a subject are: those of a task in a queue, or those of a key."""
+
+    queue: str
+    task: str | None
+    key: bytes | None = None
+
+
+class Slots(NamedTuple):
     """So many jobs of a subject may run at once."""
 
     subject: Subject
     most: int
+    place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """So many jobs of a subject may start in a second; 0: none."""
 
     subject: Subject
@@ -46,11 +172,12 @@ def limits_of(queue: str, task: str | None, key: bytes | None, rules: Rules) -> 
     """The limits of a job's concurrency and rate. With a key they are those of each key, else of the task."""
     if task is None:
         return None, None
-    own, rule = declared.of_task(task), rules.of_task(queue, task)
-    most = rule.concurrency if rule.sets_concurrency else own.concurrency
-    pace = rule.per_second if rule.sets_rate else own.per_second
-    slots = None if most is None else Slots(slot_subject(queue, task, key), most)
-    return slots, None if pace is None else Rate(rate_subject(queue, task, key), pace)
+    own = limits_at(queue, rules, task)
+    slots = None
+    if own.most is not None:
+        place = Place(queue, task) if key is None else Place(queue, None, bytes(key))
+        slots = Slots(slot_subject(queue, task, key), own.most, place)
+    return slots, None if own.per_second is None else Rate(rate_subject(queue, task, key), own.per_second)
 
 
 class Ended(Protocol):

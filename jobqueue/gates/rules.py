@@ -6,16 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import starmap
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Q
 
+from jobqueue.conf import load
 from jobqueue.conf.known_tasks import path_of
 from jobqueue.db import is_lost_connection, is_refusal
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -24,12 +27,10 @@ from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sessions import close_if_ended, open_connection
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import JobQueueError
+from jobqueue.failures.dependencies import settings_of
 from jobqueue.gates import declared
-from jobqueue.gates.breaker_states import Known, read_breakers
-from jobqueue.models import FlowRule
-from jobqueue.payload import JSON
+from jobqueue.models import BreakerState, FlowRule
 
-K = TypeVar("K")
 logger = logging.getLogger("jobqueue.transitions")
 
 #: how old the rules may be that a claim or an enqueue goes by: with the time of a claim, a pause works within a second
@@ -39,8 +40,8 @@ SHUT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRule:
-    """What is set for a task in a queue. A limit that is not set here is that of the task."""
+class Rule:
+    """What is set for a queue, or a task in it. A limit that it leaves out is that of the settings or task."""
 
     paused: bool = False
     until: datetime | None = None
@@ -48,6 +49,8 @@ class TaskRule:
     concurrency: int | None = None
     sets_rate: bool = False
     per_second: float | None = None
+    draining: bool = False
+    level: int | None = None  # the present limit where CONCURRENCY of a queue is (least, most)
 
     @property
     def starts_nothing(self) -> bool:
@@ -55,20 +58,31 @@ class TaskRule:
         return self.paused or (self.sets_concurrency and self.concurrency == 0) or self.per_second == 0
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRule(TaskRule):
-    """What is set for a whole queue. A limit that is not set here is that of QUEUES in the settings."""
+NO_RULE = Rule()
+State = BreakerState.State
 
-    draining: bool = False
-    level: int | None = None  # the present limit where CONCURRENCY is (least, most)
+
+class OpenBreaker(NamedTuple):
+    """A breaker that is not closed."""
+
+    state: str
+    since: datetime
+    by_hand: bool
+    until: datetime | None  # of one that was opened by hand; None: until close()
+    probe_at: datetime | None  # when the next probe may start
+    probe: tuple[int, int] | None  # the id and fence of the job that is the probe
+
+    @property
+    def looks_again_at(self) -> datetime | None:
+        """When a job that waits may start without anything happening."""
+        return self.until if self.by_hand else self.probe_at
 
 
 #: rates that were said to be unreadable, each once in a process
 _unreadable: set[tuple[str, str, str]] = set()
-_NO_TASK_RULE, _NO_QUEUE_RULE = TaskRule(), QueueRule()
 
 
-class Startable(Protocol):
+class Startable(declared.Needing, Protocol):
     """A lease of a job that has not begun."""
 
     @property
@@ -77,24 +91,18 @@ class Startable(Protocol):
     def fence(self) -> int: ...
     @property
     def queue(self) -> str: ...
-    @property
-    def task(self) -> str | None: ...
-    @property
-    def dependency(self) -> str | None: ...
-    @property
-    def options(self) -> JSON: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rows of job_flow, and of job_breaker as far as they matter, at one moment."""
 
-    queues: Mapping[str, QueueRule] = field(default_factory=dict)
-    tasks: Mapping[tuple[str, str], TaskRule] = field(default_factory=dict)
+    queues: Mapping[str, Rule] = field(default_factory=dict)
+    tasks: Mapping[tuple[str, str], Rule] = field(default_factory=dict)
     #: queues, and tasks in them, of which nothing may start
     paused: frozenset[tuple[str, str | None]] = frozenset()
     #: circuit breakers that are not closed, by dependency; closed ones of services that have begun to fail
-    breakers: Mapping[str, Known] = field(default_factory=dict)
+    breakers: Mapping[str, OpenBreaker] = field(default_factory=dict)
     failing: frozenset[str] = frozenset()
 
     def shuts(self, lease: Startable) -> bool:
@@ -107,15 +115,13 @@ class Rules:
         breaker = self.breakers.get(dependency) if dependency is not None else None
         return breaker is not None and breaker.probe != (lease.job_id, lease.fence)
 
-    def of_queue(self, queue: str) -> QueueRule:
+    def of_queue(self, queue: str) -> Rule:
         """The rule of a whole queue; one without limits if none is set."""
-        return self.queues.get(queue, _NO_QUEUE_RULE)
+        return self.queues.get(queue, NO_RULE)
 
-    def of_task(self, queue: str, task: str | None) -> TaskRule:
+    def of_task(self, queue: str, task: str | None) -> Rule:
         """The rule of a task in a queue; one without limits if none is set."""
-        if task is None or not self.tasks:
-            return _NO_TASK_RULE
-        return self.tasks.get((queue, path_of(task)), _NO_TASK_RULE)
+        return NO_RULE if task is None or not self.tasks else self.tasks.get((queue, path_of(task)), NO_RULE)
 
     @property
     def seconds(self) -> float:
@@ -124,7 +130,7 @@ class Rules:
 
 
 NO_RULES = Rules()
-_NONE: Mapping[str, Known] = {}
+_NONE: Mapping[str, OpenBreaker] = {}
 
 
 class _Entry(NamedTuple):
@@ -149,13 +155,12 @@ class _Cache:
         self._committed: dict[str, _Entry] = {}
         self._own: WeakKeyDictionary[BaseDatabaseWrapper, _Entry] = WeakKeyDictionary()
 
-    def get(self, using: str, *, strict: bool) -> Rules:
+    def _place(self, using: str) -> tuple[MutableMapping[Any, _Entry], object]:
         connection = connections[using]
-        if connection.in_atomic_block:
-            return self._fresh(self._own, connection, using, strict)
-        return self._fresh(self._committed, using, using, strict)
+        return (self._own, connection) if connection.in_atomic_block else (self._committed, using)
 
-    def _fresh(self, known: MutableMapping[K, _Entry], key: K, using: str, strict: bool) -> Rules:
+    def get(self, using: str, *, strict: bool) -> Rules:
+        known, key = self._place(using)
         found, now = known.get(key, _NOTHING), time.monotonic()
         if now < found.good_until and (found.was_read or not strict):
             return found.rules
@@ -172,14 +177,13 @@ class _Cache:
         return rules
 
     def fresh(self, using: str) -> Rules | None:
-        connection = connections[using]
-        found = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
-        return found.rules if found is not None and found.was_read and time.monotonic() < found.good_until else None
+        known, key = self._place(using)
+        found = known.get(key, _NOTHING)
+        return found.rules if found.was_read and time.monotonic() < found.good_until else None
 
     def last(self, using: str) -> Rules:
-        connection = connections[using]
-        known = self._own.get(connection) if connection.in_atomic_block else self._committed.get(using)
-        return (known or _NOTHING).rules
+        known, key = self._place(using)
+        return known.get(key, _NOTHING).rules
 
     def expire(self) -> None:
         # Those of a transaction may be undone. The others are kept for a time in which they cannot be read.
@@ -241,12 +245,13 @@ def _read(using: str) -> Rules:
 
 def _read_now(using: str) -> Rules:
     connection = connections[using]
-    if not connection.in_atomic_block:
+    in_transaction = connection.in_atomic_block
+    if not in_transaction:
         open_connection(connection)
-        return rules_from(_rows(using), *read_breakers(using))
     # A savepoint, so that an error leaves the caller's transaction usable.
-    with transaction.atomic(using=using):
-        return rules_from(_rows(using), *read_breakers(using))
+    with transaction.atomic(using=using) if in_transaction else nullcontext():
+        rows = starmap(_FlowRow, _all(using).rows())
+        return rules_from(rows, *read_breakers(using))
 
 
 class _FlowRow(NamedTuple):
@@ -264,35 +269,33 @@ class _FlowRow(NamedTuple):
     now: datetime
 
 
-def _rows(using: str) -> list[_FlowRow]:
-    return list(starmap(_FlowRow, _all(using).rows()))
-
-
 @cache
 def _all(using: str) -> Prepared:
     return prepare_rows(FlowRule.objects.using(using).annotate(now=Selected(UtcNow())).values_list(*_FlowRow._fields))
 
 
 def rules_from(
-    rows: Iterable[Any], breakers: Mapping[str, Known] = _NONE, failing: frozenset[str] = frozenset()
+    rows: Iterable[Any], breakers: Mapping[str, OpenBreaker] = _NONE, failing: frozenset[str] = frozenset()
 ) -> Rules:
     """What these rows of job_flow say, which were read with the database's time as `now`."""
-    queues: dict[str, QueueRule] = {}
-    tasks: dict[tuple[str, str], TaskRule] = {}
+    queues: dict[str, Rule] = {}
+    tasks: dict[tuple[str, str], Rule] = {}
     for row in rows:
         # A pause whose time is over counts as ended before anybody has written that it is.
         ended = row.until is not None and row.until <= row.now
         paused = row.mode == FlowRule.Mode.PAUSED and not ended
         per_second = _per_second(row)
         sets_rate = row.sets_rate and (row.rate is None or per_second is not None)
-        common = (paused, row.until, row.sets_concurrency, row.concurrency, sets_rate, per_second)
-        if row.task:
-            # A rule of an earlier path counts unless there is one of the present path, which comes after or before it.
-            place = row.queue, path_of(row.task)
-            if row.task == place[1] or place not in tasks:
-                tasks[place] = TaskRule(*common)
-        else:
-            queues[row.queue] = QueueRule(*common, row.mode == FlowRule.Mode.DRAINING, row.level)
+        draining = row.mode == FlowRule.Mode.DRAINING
+        rule = Rule(
+            paused, row.until, row.sets_concurrency, row.concurrency, sets_rate, per_second, draining, row.level
+        )
+        # A rule of an earlier path counts unless there is one of the present path, which comes after or before it.
+        place = row.queue, path_of(row.task)
+        if not row.task:
+            queues[row.queue] = rule
+        elif row.task == place[1] or place not in tasks:
+            tasks[place] = rule
     shut: set[tuple[str, str | None]] = {(queue, None) for queue, rule in queues.items() if rule.starts_nothing}
     shut |= {place for place, rule in tasks.items() if rule.starts_nothing}
     return Rules(queues, tasks, frozenset(shut), breakers, failing)
@@ -312,3 +315,61 @@ def _per_second(row: Any) -> float | None:
                 row.queue,
             )
         return None
+
+
+def has_dependencies() -> bool:
+    """Whether any task or setting of this process names a dependency; else there are no breakers for it."""
+    return bool(load().dependencies) or declared.any_dependency()
+
+
+def read_breakers(using: str) -> tuple[Mapping[str, OpenBreaker], frozenset[str]]:
+    """The breakers that are not closed, and the names of closed ones with failures in their window."""
+    breakers: dict[str, OpenBreaker] = {}
+    failing: set[str] = set()
+    for row in starmap(_BreakerRow, _breaker_rows(using).rows()):
+        if row.state == State.CLOSED:
+            failing.add(row.dependency)
+        elif not is_over(row, row.now):
+            breakers[row.dependency] = open_breaker(row, row.now)
+    return breakers, frozenset(failing)
+
+
+class _BreakerRow(NamedTuple):
+    """What claims read of a row of job_breaker, and the database's time."""
+
+    dependency: str
+    state: str
+    since: datetime | None
+    updated_at: datetime
+    by_hand: bool
+    until: datetime | None
+    probe_at: datetime | None
+    probe_job: int | None
+    probe_fence: int | None
+    now: datetime
+
+
+@cache
+def _breaker_rows(using: str) -> Prepared:
+    rows = BreakerState.objects.using(using).filter(~Q(state=State.CLOSED) | Q(failures__gt=0))
+    return prepare_rows(rows.annotate(now=Selected(UtcNow())).values_list(*_BreakerRow._fields))
+
+
+def open_breaker(row: BreakerState | _BreakerRow, now: datetime) -> OpenBreaker:
+    """What claims need of a row that is not closed, read at `now`."""
+    probe = None if row.probe_job is None or row.probe_fence is None else (row.probe_job, row.probe_fence)
+    probe_at = row.probe_at
+    if probe_at is not None and (probe_at - now).total_seconds() > longest_wait(row.dependency):
+        # The clock was set back: the probe may come now, not after the old time.
+        probe_at = None
+    return OpenBreaker(row.state, row.since or row.updated_at, row.by_hand, row.until, probe_at, probe)
+
+
+def longest_wait(dependency: str) -> float:
+    """How many seconds ahead the next probe can be, with some for PROBE being longer in another process."""
+    return 60.0 + settings_of(dependency, load().dependencies).probe
+
+
+def is_over(row: BreakerState | _BreakerRow, now: datetime) -> bool:
+    """Whether a breaker that was opened by hand until some time counts as closed."""
+    return row.by_hand and row.until is not None and row.until <= now

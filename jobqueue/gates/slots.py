@@ -16,14 +16,18 @@ from django.db.models import BigIntegerField, F, QuerySet
 
 from jobqueue.conf.known_tasks import names_of
 from jobqueue.db import vendor
-from jobqueue.db.expressions import AnyOf, Keys, Unestimated
+from jobqueue.db.expressions import AnyOf, Keys, Unestimated, UnestimatedSlot
+from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.upsert import upsert
-from jobqueue.gates.limits import limits_of
+from jobqueue.gates.limits import Place, limits_of
 from jobqueue.gates.rules import last_rules
 from jobqueue.gates.unlocked import tries
 from jobqueue.models import GateSlot, Job
 from jobqueue.models.rows import any_in_state
+
+#: a limit above this is not counted: no number of workers reaches it
+COUNTED_MAX = 100_000
 
 
 class Slot(NamedTuple):
@@ -33,14 +37,6 @@ class Slot(NamedTuple):
     number: int
     job_id: int
     fence: int
-
-
-class Place(NamedTuple):
-    """Whose slots those of a subject are: those of a task in a queue, or those of a key."""
-
-    queue: str
-    task: str | None
-    key: bytes | None = None
 
 
 class FreeSlots:
@@ -187,6 +183,26 @@ def holders(subject: int, using: str) -> list[int]:
     held = _read([subject], using)
     valid = _valid(held, using)
     return [slot.job_id for slot in held if slot in valid]
+
+
+def running(queue: str, most: int, using: str) -> int:
+    """How many jobs of `queue` are PROCESSING, counted up to `most`: index entries, without a lock."""
+    return len(_of_queue(using, min(most, COUNTED_MAX)).rows(queue=queue))
+
+
+def running_ids(queue: str, most: int, using: str) -> list[int]:
+    """The ids of up to `most` of them, in the order of ix_pick."""
+    return [job_id for (job_id,) in _of_queue(using, min(most, COUNTED_MAX)).rows(queue=queue)]
+
+
+@cache
+def _of_queue(using: str, most: int) -> Prepared:
+    rows = Job.objects.using(using).filter(
+        queue=UnestimatedSlot("queue", NameField()), status=Unestimated(Job.Status.PROCESSING)
+    )
+    # In the order of the index: PostgreSQL could take a walk through the table for cheaper.
+    ordered = vendor(using).force_index(rows, "ix_pick").order_by("gate", "priority", "run_at", "id")
+    return prepare_rows(ordered.values_list("pk")[:most])
 
 
 def _read(subjects: Iterable[int], using: str) -> list[Slot]:

@@ -1,28 +1,48 @@
-"""Opens gates at their time: buckets that have a token again, pauses that end, and gates whose limit was changed."""
+"""Opens gates at their time: buckets that have a token again, pauses that end, and gates whose limit was changed.
+
+And notices what operators and circuit breakers have changed, so that what opens again starts at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet
 
+from jobqueue.conf import load
 from jobqueue.conf.known_tasks import names_of, path_of
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates.backlog import INDEX
 from jobqueue.gates.breaker import breaker_of, probe_runs
 from jobqueue.gates.buckets import draw, mend
-from jobqueue.gates.levels import INDEX
-from jobqueue.gates.opening import CHUNK, open_first, open_free, open_jobs, unclaimed
-from jobqueue.gates.rules import rules as current_rules
-from jobqueue.gates.subjects import PAUSED, breaker_subject, dependency_named, rate_subject, slot_subject
-from jobqueue.gates.unlocked import free_of, update_unlocked
-from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
-from jobqueue.gates.whole_queues import due_in, limited_queues, limits_of_queue
+from jobqueue.gates.limits import (
+    PAUSED,
+    breaker_subject,
+    dependency_named,
+    limited_queues,
+    limits_at,
+    rate_subject,
+    slot_subject,
+)
+from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
+from jobqueue.gates.unlocked import free_of, read_all, update_unlocked
+from jobqueue.gates.waiting import (
+    CHUNK,
+    FLOW_GATE,
+    look_soon,
+    open_first,
+    open_free,
+    open_jobs,
+    subjects_waiting,
+    unclaimed,
+)
 from jobqueue.models import FlowRule, Gate, GateWait, Job
 
 #: rules that let nothing start as a pause does
@@ -41,6 +61,10 @@ PROBE_PASSES_MAX = 10
 PROBE_LOOK_SECONDS = 1.0
 #: jobs that wait in a queue of which it is looked for keys that tasks share, when the limits of one of them change
 SHARED = 10_000
+#: a claim may go by the rules of before a change, and close again what was opened: so long after it, gates are looked
+#: at again
+AGAIN_SECONDS = (0.15, 0.75)
+_K = TypeVar("_K")
 
 
 def open_soon(queue: str, task: str, *, using: str, relimited: bool = False) -> None:
@@ -75,12 +99,6 @@ def _keys_with_jobs_of(queue: str, path: str, using: str) -> list[int]:
     return [subject.number for both in found for subject in both]
 
 
-def look_at_breaker(dependency: str, *, using: str) -> None:
-    """Let workers look again at the gate of a dependency."""
-    rows = Gate.objects.using(using).filter(pk=breaker_subject(dependency).number)
-    update_unlocked(rows, using, opens_at=UtcNow(), updated_at=UtcNow())
-
-
 def any_waits(using: str) -> bool:
     """Whether any job waits at a gate, with a time or without."""
     # The last ones first: where many have been opened lately, a database may pass over their rows for long.
@@ -93,19 +111,25 @@ def any_limited(serves: Callable[[str], bool], using: str) -> bool:
 
     Not those of paused tasks and queues, nor of a limit of 0, nor behind a breaker: nobody knows when these start.
     """
-    known, after = current_rules(using), -1
-    if any(serves(queue) and due_in(queue, using) for queue in limited_queues(known)):
+    known, after = rules(using), -1
+    if any(serves(queue) and _any_due(queue, using) for queue in limited_queues(known)):
         return True
     while subjects := retry_transient("promote", partial(subjects_waiting, after, CHUNK, using), using=using):
         after = subjects[-1]
         due = GateWait.objects.using(using).filter(subject=OuterRef("pk"), run_at__lte=UtcNow())
         gates = Gate.objects.using(using).filter(pk__in=subjects, queue__isnull=False, task__isnull=False)
         rows = gates.filter(Exists(due)).values_list("queue", "task")
-        found: set[tuple[str, str]] = retry_transient("promote", partial(set, rows), using=using)
+        found = {*read_all(rows, using)}
         started = (place for place in found if not known.of_task(*place).starts_nothing)
-        if any(serves(queue) and not limits_of_queue(queue, known).paused for queue, _ in started):
+        if any(serves(queue) and not limits_at(queue, known).paused for queue, _ in started):
             return True
     return False
+
+
+def _any_due(queue: str, using: str) -> bool:
+    """Whether a job of `queue` is due that waits for nothing but its queue."""
+    due = Job.objects.using(using).filter(queue=queue, status=Job.Status.READY, gate=0, run_at__lte=UtcNow())
+    return retry_transient("claim", lambda: bool(due.values_list("pk")[:1]), using=using)
 
 
 def any_timed(using: str) -> bool:
@@ -134,7 +158,7 @@ def _due_and_free(using: str) -> list[Gate]:
     rows = due = due.order_by("opens_at", "pk")
     found: list[Gate] = []
     while len(found) < CHUNK:
-        page: list[Gate] = retry_transient("promote", partial(list, rows[:CHUNK]), using=using)
+        page = read_all(rows[:CHUNK], using)
         free = free_of([gate.pk for gate in page], using)
         found += [gate for gate in page if gate.pk in free]
         if len(page) < CHUNK:
@@ -165,10 +189,9 @@ def _open_unless_paused(gate: Gate, using: str) -> tuple[int, datetime | None]:
         rows = FlowRule.objects.using(using).filter(queue=gate.queue, task__in=names_of(gate.task))
         paused = Q(mode=FlowRule.Mode.PAUSED) & (Q(until=None) | Q(until__gt=UtcNow()))
         shut = rows.filter(paused | LIMIT_OF_0)
-        rules: list[FlowRule] = retry_transient("promote", partial(list, shut), using=using)
-        if rules:
+        if stops := read_all(shut, using):
             # One that is paused by a limit too has no time; a change of the limit sets one.
-            return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in rules) else rules[0].until
+            return 0, None if any(rule.mode != FlowRule.Mode.PAUSED for rule in stops) else stops[0].until
         return _open_all(gate, using)
     return _open_relimited(gate, using)
 
@@ -177,7 +200,7 @@ def _open_relimited(gate: Gate, using: str) -> tuple[int, datetime | None]:
     """As many as the limit allows that an operator has set; some if it is that of the task: claims write it here."""
     if gate.queue is None or gate.task is None:
         return _open_all(gate, using)
-    rule, paced = current_rules(using).of_task(gate.queue, gate.task), gate.wait_reason.startswith(RATE)
+    rule, paced = rules(using).of_task(gate.queue, gate.task), gate.wait_reason.startswith(RATE)
     if rule.starts_nothing:
         # Behind the gate of a key jobs of other tasks may wait, too.
         own = {slot_subject(gate.queue, gate.task).number, rate_subject(gate.queue, gate.task).number}
@@ -207,8 +230,7 @@ def _open_all(gate: Gate, using: str, most: int = CHUNK) -> tuple[int, datetime 
 def _open_behind_breaker(gate: Gate, dependency: str, using: str) -> tuple[int, datetime | None]:
     """All of them if it is closed; one, which may be the probe, if it is time for that."""
     now: datetime = gate.now  # type: ignore[attr-defined]
-    look = partial(breaker_of, dependency, using)
-    breaker = retry_transient("promote", look, using=using)
+    breaker = retry_transient("promote", partial(breaker_of, dependency, using), using=using)
     if breaker is None:
         return _open_all(gate, using)
     if breaker.looks_again_at is None and breaker.by_hand:
@@ -241,17 +263,17 @@ def _open_probe(subject: int, using: str) -> tuple[int, _Look]:
 
     Those of paused queues and tasks stay, and those whose rows others have locked.
     """
-    known, after, opened = current_rules(using), _looked.pop((using, subject), None), 0
+    known, after, opened = rules(using), _looked.pop((using, subject), None), 0
     first = after is None
     for _ in range(PROBE_PASSES_MAX):
-        waits = retry_transient("promote", partial(_behind, subject, after, using), using=using)
-        found = retry_transient("promote", partial(_facts, [wait.job_id for wait in waits], using), using=using)
+        waits = read_all(_behind(subject, after, using), using)
+        found = _facts([wait.job_id for wait in waits], using)
         # One that is gone is opened too, which deletes its row.
         late = [wait.job_id for wait in waits if found.get(wait.job_id, _GONE).has_expired]
         opened += len(open_jobs(late, using))
         for wait in waits:
             one = found.get(wait.job_id, _GONE)
-            if one.has_expired or limits_of_queue(one.queue, known).paused:
+            if one.has_expired or limits_at(one.queue, known).paused:
                 continue
             if not known.of_task(one.queue, one.task).starts_nothing and open_jobs([wait.job_id], using):
                 return opened + 1, _Look.LATER
@@ -277,17 +299,17 @@ def _facts(ids: Sequence[int], using: str) -> dict[int, _Facts]:
     rows = Job.objects.using(using).filter(pk__in=ids)
     has_expired = ExpressionWrapper(Q(expires_at__isnull=False) & Q(expires_at__lte=UtcNow()), BooleanField())
     found = rows.annotate(has_expired=has_expired).values_list("pk", "queue", "task", "has_expired")
-    return {job_id: _Facts(queue, task, bool(late)) for job_id, queue, task, late in found}
+    return {job_id: _Facts(queue, task, bool(late)) for job_id, queue, task, late in read_all(found, using)}
 
 
-def _behind(subject: int, after: GateWait | None, using: str) -> list[GateWait]:
+def _behind(subject: int, after: GateWait | None, using: str) -> QuerySet[GateWait]:
     """The first SOME that wait for a subject, behind this one."""
     rows = GateWait.objects.using(using).filter(subject=subject)
     if after is not None:
         equal = Q(urgency=after.urgency)
         later = Q(run_at__gt=after.run_at) | Q(run_at=after.run_at, job_id__gt=after.job_id)
         rows = rows.filter(Q(urgency__gt=after.urgency) | equal & later)
-    return list(rows.order_by("subject", "urgency", "run_at", "job_id")[:SOME])
+    return rows.order_by("subject", "urgency", "run_at", "job_id")[:SOME]
 
 
 def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:
@@ -306,3 +328,64 @@ def _open_paced(gate: Gate, using: str) -> tuple[int, datetime | None]:
         # Nobody waits any more.
         return opened, None
     return opened, max(drawn.opens_at, now + timedelta(seconds=TICK_SECONDS))
+
+
+class _Change(NamedTuple):
+    """A task in a queue whose rule is another one now; or a dependency whose breaker is, with the queue ""."""
+
+    queue: str
+    name: str
+    relimited: bool = False
+
+
+class Changes:
+    """The rules of a database as they were at the last look, and the gates that are to be looked at again."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        # All that is set counts as changed at the first look: it may have been set a moment ago.
+        self._known = NO_RULES
+        self._again: list[tuple[float, _Change]] = []
+
+    def look(self) -> bool:
+        """Read the rules; whether they are others than at the last look."""
+        forget_rules()
+        known = rules(self._using)
+        before, self._known = self._known, known
+        found = [
+            _Change(*place, _limits(before.of_task(*place)) != _limits(known.of_task(*place)))
+            for place in _differing(before.tasks, known.tasks)
+        ]
+        found += [_Change("", dependency) for dependency in _differing(before.breakers, known.breakers)]
+        now = time.monotonic()
+        self._again += [(now + seconds, change) for seconds in AGAIN_SECONDS for change in found]
+        return bool(found) or before.queues != known.queues
+
+    def open_again(self) -> None:
+        """Let gates be looked at again which a claim may have closed by the rules of before a change."""
+        now = time.monotonic()
+        due = {change for at, change in self._again if at <= now}
+        for queue, name, relimited in sorted(due):
+            if queue:
+                look = partial(open_soon, queue, name, using=self._using, relimited=relimited)
+            else:
+                look = partial(look_soon, [breaker_subject(name).number], self._using)
+            retry_transient("promote", look, using=self._using)
+        self._again = [(at, change) for at, change in self._again if at > now]
+
+
+def any_in_effect(known: Rules) -> bool:
+    """Whether anything is paused or limited by operators or settings, or a breaker is not closed."""
+    return (
+        bool(known.breakers)
+        or any(rule != NO_RULE for rule in [*known.queues.values(), *known.tasks.values()])
+        or any(own.concurrency is not None or own.rate is not None for own in load().queues.values())
+    )
+
+
+def _differing(before: Mapping[_K, object], now: Mapping[_K, object]) -> list[_K]:
+    return [key for key in {**before, **now} if before.get(key) != now.get(key)]
+
+
+def _limits(rule: Rule) -> tuple[object, ...]:
+    return rule.sets_concurrency, rule.concurrency, rule.sets_rate, rule.per_second

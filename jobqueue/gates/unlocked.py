@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import connections
@@ -22,10 +23,6 @@ from jobqueue.models import Gate
 PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.04)
 #: after so long the time of the database is read again
 _WAITED_SECONDS = 0.005
-
-
-class GateMissing(Exception):
-    """A gate has no row yet: make_gate() is due, outside the transaction, so that nobody waits while it is made."""
 
 
 def tries(pauses: Sequence[float] = PAUSES_SECONDS) -> Iterator[None]:
@@ -53,24 +50,6 @@ def lock_gates(reasons: Mapping[int, str], using: str) -> dict[int, Any]:
         if len(found) == len(reasons):
             break
     return found
-
-
-def lock_gate(subject: int, using: str) -> Any:
-    """A gate as lock_gates() locks it; None if others keep it locked. Raises GateMissing if there is none."""
-    rows = vendor(using).lock_rows(Gate.objects.using(using).filter(pk=subject))
-    for _ in tries():
-        if (found := _read(rows)) or _unmade([subject], using):
-            break
-    if not found and not Gate.objects.using(using).filter(pk=subject).exists():
-        raise GateMissing
-    return found.get(subject)
-
-
-def make_gate(subject: int, wait_reason: str, using: str) -> None:
-    """Make a gate, in a transaction of its own: for one that all claims of a queue need."""
-    if _unmade([subject], using):
-        made = Gate(subject=subject, wait_reason=wait_reason)
-        Gate.objects.using(using).bulk_create([made], ignore_conflicts=True)
 
 
 def _read(rows: QuerySet[Gate]) -> dict[int, Any]:
@@ -120,6 +99,11 @@ def time_of(gate: Any, using: str) -> Any:
     Dated as it was read, the tokens would be there again while the jobs that have drawn them start: too close together.
     """
     return gate.now if time.monotonic() - gate.read_at <= _WAITED_SECONDS else read_now(using)
+
+
+def read_all(rows: QuerySet[Any], using: str) -> list[Any]:
+    """Read these rows, again after a deadlock or a lost connection."""
+    return retry_transient("promote", partial(list, rows), using=using)
 
 
 def update_unlocked(rows: QuerySet[Any], using: str, verb: Verb = "promote", /, **changes: object) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Value
@@ -25,15 +25,14 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
+from jobqueue.gates.backlog import INDEX, Level, ranks
 from jobqueue.gates.buckets import mend
-from jobqueue.gates.levels import INDEX, Level, ranks
 from jobqueue.gates.limits import Announcing, LimitedGate, limits_in_effect
-from jobqueue.gates.opening import open_first, open_free, open_jobs
 from jobqueue.gates.rules import rules
 from jobqueue.gates.slots import Slot
 from jobqueue.gates.timing import UNCLAIMED_SECONDS, open_due
-from jobqueue.gates.unlocked import update_unlocked
-from jobqueue.gates.waiting import FLOW_GATE, subjects_waiting
+from jobqueue.gates.unlocked import read_all, update_unlocked
+from jobqueue.gates.waiting import FLOW_GATE, open_first, open_free, open_jobs, subjects_waiting
 from jobqueue.models import Gate, GateSlot, GateWait, Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.retention.windows import Place, behind
@@ -60,6 +59,7 @@ _TOO_LATE = Q(per_second=None, opens_at__gt=UtcNowPlus(AHEAD_SECONDS)) | Q(
 Workers = Callable[[str], Sequence[Announcing]]
 #: the limits of a gate: `most` and per_second
 _Limits = tuple[int | None, float | None]
+_T = TypeVar("_T")
 
 
 def no_workers(using: str) -> Sequence[Announcing]:
@@ -99,52 +99,37 @@ class GateSweep:
 
         For a command that looks now and then. The next call goes on where the time of this one was over.
         """
-        end, opened = time.monotonic() + seconds, 0
-        while (found := open_due(using=using)) and time.monotonic() < end:
-            opened += found
-        opened += found
-        deleted = self._delete_all(using, end)
-        return _counts(deleted, opened + self._open_all(using, end))
+        end = time.monotonic() + seconds
+
+        def whole(step: Callable[[], int], goes_on: Callable[[int], bool]) -> int:
+            """The sum of all steps of a walk, until it has come round or the time is over."""
+            total = done = step()
+            while goes_on(done) and time.monotonic() < end:
+                done = step()
+                total += done
+            return total
+
+        opened = whole(partial(open_due, using=using), bool)
+        deleted = whole(partial(self._delete_waits, using), lambda _: self._last_wait > 0)
+        deleted += whole(partial(self._delete_slots, using), lambda _: self._last_slot != (-1, -1))
+        deleted += retry_transient("promote", partial(_delete_gates, using), using=using)
+        opened += whole(partial(self._open_lost, using), lambda _: self._last_lost is not None)
+        return _counts(deleted, opened + whole(partial(self._open_free, using), lambda _: self._last_subject >= 0))
 
     def soon(self) -> None:
         """Sweep at the next call: workers with other code may have begun or ended."""
         self._next = 0.0
 
-    def _delete_all(self, using: str, end: float) -> int:
-        """Delete all rows that nobody needs, until the time `end`."""
-        deleted = self._delete_waits(using)
-        while self._last_wait and time.monotonic() < end:
-            deleted += self._delete_waits(using)
-        deleted += self._delete_slots(using)
-        while self._last_slot != (-1, -1) and time.monotonic() < end:
-            deleted += self._delete_slots(using)
-        return deleted + retry_transient("promote", partial(_delete_gates, using), using=using)
-
-    def _open_all(self, using: str, end: float) -> int:
-        """Open all jobs that a crash has left behind gates, until the time `end`."""
-        opened = self._open_lost(using)
-        while self._last_lost is not None and time.monotonic() < end:
-            opened += self._open_lost(using)
-        opened += self._open_free(using)
-        while self._last_subject >= 0 and time.monotonic() < end:
-            opened += self._open_free(using)
-        return opened
-
     def _delete_waits(self, using: str) -> int:
         """Delete the rows of jobs that do not wait behind a gate: they were canceled, or opened by others."""
         waits = GateWait.objects.using(using).filter(pk__gt=self._last_wait).order_by("pk")
-        rows: dict[int, int] = retry_transient(
-            "promote", partial(dict, waits.values_list("pk", "subject")[:SLICE]), using=using
-        )
+        rows: dict[int, int] = dict(read_all(waits.values_list("pk", "subject")[:SLICE], using))
         ids = list(rows)
         self._last_wait = ids[-1] if len(ids) == SLICE else 0
         deleted = 0
-        for start in range(0, len(ids), BATCH):
-            some = ids[start : start + BATCH]
+        for some in _batches(ids):
             waiting = Job.objects.using(using).filter(pk__in=some, status=Job.Status.READY, gate=FLOW_GATE)
-            found: list[tuple[int, str, str | None]] = retry_transient(
-                "promote", partial(list, waiting.values_list("pk", "queue", "task")), using=using
-            )
+            found = read_all(waiting.values_list("pk", "queue", "task"), using)
             known = {job_id: (queue, task) for job_id, queue, task in found}
             if idle := [one for one in some if one not in known]:
                 gone = GateWait.objects.using(using).filter(pk__in=idle)
@@ -161,31 +146,26 @@ class GateSweep:
         subject, number = self._last_slot
         rows = GateSlot.objects.using(using).filter(Q(subject=subject, number__gt=number) | Q(subject__gt=subject))
         look = rows.order_by("subject", "number").values_list(*Slot._fields)[:SLICE]
-        read: list[tuple[Any, ...]] = retry_transient("promote", partial(list, look), using=using)
-        found = [*map(Slot._make, read)]
+        found = [*map(Slot._make, read_all(look, using))]
         self._last_slot = found[-1][:2] if len(found) == SLICE else (-1, -1)
         ended: list[Slot] = []
-        for start in range(0, len(found), BATCH):
-            some = found[start : start + BATCH]
+        for some in _batches(found):
             running = Job.objects.using(using).filter(
                 pk__in=[slot.job_id for slot in some], status=Job.Status.PROCESSING
             )
-            fences: dict[int, int] = retry_transient(
-                "promote", partial(dict, running.values_list("pk", "fence")), using=using
-            )
+            fences = dict(read_all(running.values_list("pk", "fence"), using))
             ended += [slot for slot in some if fences.get(slot.job_id) != slot.fence]
         return sum(
-            retry_transient("promote", partial(_delete_ended, ended[start : start + SLOTS], using), using=using)
-            for start in range(0, len(ended), SLOTS)
+            retry_transient("promote", partial(_delete_ended, some, using), using=using)
+            for some in _batches(ended, SLOTS)
         )
 
     def _open_lost(self, using: str) -> int:
         """Open jobs behind a gate that nobody would open, because plain SQL has deleted their rows there."""
         ids, opened = self._next_closed(using), 0
-        for start in range(0, len(ids), BATCH):
-            some = ids[start : start + BATCH]
+        for some in _batches(ids):
             waits = GateWait.objects.using(using).filter(pk__in=some).values_list("pk", flat=True)
-            known: set[int] = retry_transient("promote", partial(set, waits), using=using)
+            known = {*read_all(waits, using)}
             if lost := [one for one in some if one not in known]:
                 opened += len(open_jobs(lost, using))
         return opened
@@ -217,6 +197,10 @@ class GateSweep:
         some = retry_transient("promote", partial(subjects_waiting, self._last_subject, BATCH, using), using=using)
         self._last_subject = some[-1] if len(some) == BATCH else -1
         return _open_free(some, self._workers, using) if some else 0
+
+
+def _batches(rows: Sequence[_T], size: int = BATCH) -> Iterator[Sequence[_T]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def _counts(deleted: int, opened: int) -> Counter[str]:
@@ -264,7 +248,7 @@ def _in_order(level: Level) -> tuple[str, int]:
 def _open_free(some: Sequence[int], workers: Workers, using: str) -> int:
     opened = open_free(some, using=using)
     rows = Gate.objects.using(using).filter(pk__in=some).values_list("pk", flat=True)
-    known: set[int] = retry_transient("promote", partial(set, rows), using=using)
+    known = {*read_all(rows, using)}
     if lost := {subject: BATCH for subject in some if subject not in known}:
         # Those who open gates find them by their rows. The claim closes again what may not start.
         opened += open_first(lost, using=using)
@@ -279,8 +263,7 @@ def _open_free(some: Sequence[int], workers: Workers, using: str) -> int:
 def _mend_late(subjects: Sequence[int], using: str) -> None:
     """Empty the buckets of which tokens are used up to a time that is not to come soon, but leave no more than that."""
     late = Gate.objects.using(using).filter(_TOO_LATE, pk__in=subjects, per_second__gt=0)
-    gates: list[Gate] = retry_transient("promote", partial(list, late.annotate(now=Selected(UtcNow()))), using=using)
-    for gate in gates:
+    for gate in read_all(late.annotate(now=Selected(UtcNow())), using):
         retry_transient("promote", partial(mend, gate, gate.per_second or 0.0, using), using=using)
 
 
@@ -330,8 +313,7 @@ def _limits(gate: LimitedGate) -> _Limits:
 def _limited(subjects: Collection[int], using: str) -> list[LimitedGate]:
     rows = Gate.objects.using(using).filter(pk__in=subjects, queue__isnull=False, task__isnull=False)
     limited = rows.exclude(most=None, per_second=None).values_list(*LimitedGate._fields)
-    found: list[tuple[Any, ...]] = retry_transient("promote", partial(list, limited), using=using)
-    return [LimitedGate(*row) for row in found]
+    return [LimitedGate(*row) for row in read_all(limited, using)]
 
 
 def _write_limits(gates: Sequence[tuple[LimitedGate, _Limits]], using: str) -> None:
@@ -340,11 +322,5 @@ def _write_limits(gates: Sequence[tuple[LimitedGate, _Limits]], using: str) -> N
         alike[gate.task, limits].append(gate.subject)
     for (task, (most, per_second)), subjects in alike.items():
         rows = Gate.objects.using(using).filter(pk__in=subjects)
-        values: dict[str, object] = {
-            "task": task,
-            "most": most,
-            "per_second": per_second,
-            "opens_at": UtcNow(),
-            "updated_at": UtcNow(),
-        }
-        update_unlocked(rows, using, **values)
+        values = {"task": task, "most": most, "per_second": per_second}
+        update_unlocked(rows, using, **values, opens_at=UtcNow(), updated_at=UtcNow())

@@ -56,7 +56,7 @@ class Gate(models.Model):
     Locked by those who take tokens. A gate without a row is free and has a full bucket.
     """
 
-    # A number of kind and name: jobqueue.gates.subjects.
+    # A number of kind and name: jobqueue.gates.limits.
     subject = models.BigIntegerField(_("subject"), primary_key=True)
     # The wait_reason of jobs that wait here: a code and its subject.
     wait_reason = NameField(_("wait reason"), max_length=200)

@@ -21,8 +21,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DedupeConflict
-from jobqueue.gates.opening import ended_unstarted
-from jobqueue.gates.waiting import open_again
+from jobqueue.gates.waiting import ended_unstarted, open_again
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW, JobQuerySet

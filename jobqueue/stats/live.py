@@ -13,7 +13,7 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_count
-from jobqueue.gates.levels import INDEX, Level, ranks
+from jobqueue.gates.backlog import INDEX, Level, ranks
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE

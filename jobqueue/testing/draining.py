@@ -16,11 +16,10 @@ from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
 from jobqueue.db.clock import Selected, UtcNow, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.buckets import draw
-from jobqueue.gates.opening import unclaimed
+from jobqueue.gates.limits import limits_at, whole_queue_subject
 from jobqueue.gates.rules import forget_rules, rules
-from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.gates.timing import open_due
-from jobqueue.gates.whole_queues import limits_of_queue
+from jobqueue.gates.waiting import unclaimed
 from jobqueue.maintenance import ordering_sweep
 from jobqueue.models import Gate, Job
 from jobqueue.producer.enqueueing import add
@@ -156,7 +155,7 @@ class _Drainer:
         known = rules(self._using)
         if known.of_queue(queue).paused:
             return known.of_queue(queue).until
-        limits = limits_of_queue(queue, known)
+        limits = limits_at(queue, known)
         rows = Gate.objects.using(self._using).filter(pk=whole_queue_subject(queue).number)
         gate = rows.annotate(now=Selected(UtcNow())).first() if limits.per_second and not limits.paused else None
         if gate is None:

@@ -11,10 +11,9 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobQueueError
-from jobqueue.gates.admit import admit
+from jobqueue.gates.admit import admit, room_in
+from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import Rules, rules_to_start_by
-from jobqueue.gates.unlocked import GateMissing
-from jobqueue.gates.whole_queues import limits_of_queue, make_room, room_in
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions.claiming.request import Request, Row
@@ -45,12 +44,7 @@ def claim_alone(
     check_seconds(lease_seconds, "lease_seconds")
     # The same token at each try: an earlier one may have been committed without an answer.
     token = uuid.uuid4().bytes
-    claim = partial(_claim, number, worker, lease_seconds, alias, token)
-    try:
-        return retry_transient("claim", claim, using=alias)
-    except GateMissing as missing:
-        make_room(str(missing), alias)
-        return retry_transient("claim", claim, using=alias)
+    return retry_transient("claim", partial(_claim, number, worker, lease_seconds, alias, token), using=alias)
 
 
 def _claim(job_id: int, worker: str, lease_seconds: float, using: str, token: bytes) -> Lease | None:
@@ -83,7 +77,7 @@ def _start(
     rows: list[Row], job: Job, worker: str, lease_seconds: float, token: bytes, known: Rules, using: str
 ) -> list[Lease]:
     """Lease them if a claim might: there is room in the queue, a slot and a token, and no pause or open breaker."""
-    limits, queue = limits_of_queue(job.queue, known), job.queue
+    limits, queue = limits_at(job.queue, known), job.queue
     if limits.paused:
         raise HeldBack(job.pk, f"queue {queue} is paused")
     room = None

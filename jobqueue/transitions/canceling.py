@@ -9,7 +9,7 @@ from django.db import connections
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.gates.opening import ended_unstarted
+from jobqueue.gates.waiting import ended_unstarted
 from jobqueue.grouping.ends import outstanding
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state

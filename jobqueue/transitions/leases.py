@@ -18,7 +18,7 @@ from jobqueue.db.expressions import Unestimated
 from jobqueue.db.fields import LONG_AGO
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidType, LeaseLost
-from jobqueue.gates.subjects import slot_subject
+from jobqueue.gates.limits import slot_subject
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state

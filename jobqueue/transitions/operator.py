@@ -25,8 +25,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import InvalidValue, LeaseLost
 from jobqueue.failures import FailureCause
-from jobqueue.gates.opening import ended_unstarted
-from jobqueue.gates.waiting import FLOW_GATE
+from jobqueue.gates.waiting import FLOW_GATE, ended_unstarted
 from jobqueue.grouping.members import CALLBACK, MEMBER, PARENT
 from jobqueue.grouping.nodes import outstanding_parents
 from jobqueue.models import Job, JobTag, LaneEntry

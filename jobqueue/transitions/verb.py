@@ -21,7 +21,7 @@ from jobqueue.db.callers_transaction import in_open_transaction, send_after_comm
 from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slots_to_free
-from jobqueue.gates.opening import freed
+from jobqueue.gates.waiting import freed
 from jobqueue.grouping.ends import STATE_OF, end_members, outstanding_again
 from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt

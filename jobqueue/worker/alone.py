@@ -23,8 +23,8 @@ from jobqueue.conf import load
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db.retry import observe_refusals
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import last_rules
-from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.lockstats import recorder as lock_stats
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
@@ -149,7 +149,7 @@ def perform_alone(
     with suppress(RuntimeError):
         watchdog.start()
     until = time.monotonic() + lease.lease_seconds
-    slot.limited = lease.slot is not None or limits_of_queue(lease.queue, last_rules(lease.using)).most is not None
+    slot.limited = lease.slot is not None or limits_at(lease.queue, last_rules(lease.using)).most is not None
     slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=lease.lease_seconds, lease_until=until)
     slot.hold = Hold.RUNNING
 

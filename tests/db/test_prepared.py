@@ -4,8 +4,8 @@ import pytest
 
 from jobqueue import enqueue
 from jobqueue.explain.rows import due_of_level, first_due_of_level
-from jobqueue.gates import levels
-from jobqueue.gates.levels import levels_below, ranks, top_levels
+from jobqueue.gates import backlog
+from jobqueue.gates.backlog import levels_below, ranks, top_levels
 
 pytestmark = pytest.mark.django_db
 NAMES = ["a", "b'b", "c%s", "d\\d", "ü"]
@@ -42,8 +42,8 @@ def test_levels_are_walked_downwards(jobs):
 @pytest.mark.parametrize("many", [1, 1000])
 @pytest.mark.parametrize("each", [10, 1])
 def test_ranks_are_the_levels_of_each_place_from_the_highest_down(jobs, monkeypatch, many, each):
-    monkeypatch.setattr(levels, "MANY_PLACES", many)
-    monkeypatch.setattr(levels, "LEVELS_OF_A_PLACE", each)
+    monkeypatch.setattr(backlog, "MANY_PLACES", many)
+    monkeypatch.setattr(backlog, "LEVELS_OF_A_PLACE", each)
     enqueue("other", 1, priority=3)
     places = [(name, 0, gate) for name in [*NAMES, "none"] for gate in (0, 1)]
     found = [{level.queue: level.level for level in rank} for rank in ranks(places, "default")]

@@ -11,9 +11,8 @@ from django.db import connection, transaction
 from jobqueue.doctor import Level, examine
 from jobqueue.explain import explain_backlog, explain_job, explain_queue, row_locks
 from jobqueue.flow import set_limit
-from jobqueue.gates.subjects import rate_subject, slot_subject, whole_queue_subject
-from jobqueue.gates.whole_queues import make_room
-from jobqueue.models import BreakerState, Job, Worker
+from jobqueue.gates.limits import rate_subject, slot_subject, whole_queue_subject
+from jobqueue.models import BreakerState, Gate, Job, Worker
 from jobqueue.transitions import claim
 from tests.admin.helpers import root
 from tests.app.models import Ticket
@@ -182,7 +181,7 @@ class TestALockOnAGate:
     def test_of_a_limited_queue_is_the_first_cause_and_names_its_holder(self):
         set_limit("q", concurrency=5)
         job_id = make_job()
-        make_room("q", "default")
+        make_gate("q")
         number = whole_queue_subject("q").number
         with locked_row("job_gate", f"subject = {number}") as session:
             for explain in (explain_backlog, lambda: explain_queue("q"), lambda: explain_job(job_id)):
@@ -235,7 +234,7 @@ class TestALockOnAGate:
         set_limit("other", concurrency=5)
         make_job()
         for queue in ("q", "other"):
-            make_room(queue, "default")
+            make_gate(queue)
         with locked_row("job_gate", f"subject = {whole_queue_subject('other').number}"):
             let_lists_expire()
             assert "row_lock" not in codes(checked(explain_queue("q")))
@@ -245,7 +244,7 @@ class TestALockOnAGate:
     def test_that_one_of_two_sessions_may_hold_names_both(self):
         set_limit("q", concurrency=5)
         make_job()
-        make_room("q", "default")
+        make_gate("q")
         Ticket.objects.create(number="1")
         with (
             locked_row("job_gate", f"subject = {whole_queue_subject('q').number}") as one,
@@ -258,6 +257,11 @@ class TestALockOnAGate:
         let_lists_expire()
         found = checked(explain_queue("q"))
         return {number for one in found if one.code == "row_lock" for number in one.evidence["sessions"]}
+
+
+def make_gate(queue):
+    number, wait_reason = whole_queue_subject(queue)
+    Gate.objects.create(subject=number, wait_reason=wait_reason)
 
 
 @contextmanager

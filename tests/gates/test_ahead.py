@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from jobqueue.gates.opening import unclaimed
+from jobqueue.gates.waiting import unclaimed
 from jobqueue.models import Job
 from jobqueue.testing import travel
 from jobqueue.transitions import ack, cancel
@@ -109,14 +109,14 @@ def test_a_job_that_was_opened_and_canceled_holds_no_slot(limited):
 def test_a_job_that_nobody_has_claimed_for_ten_minutes_counts_no_more(limited, monkeypatch):
     first, *_ = add(4, limited(concurrency_limit=1))
     ack(take()[first])
-    monkeypatch.setattr("jobqueue.gates.opening.SECONDS_MAX", -1.0)
+    monkeypatch.setattr("jobqueue.gates.waiting.SECONDS_MAX", -1.0)
     sweep()
     assert open_jobs() == 2
 
 
 def test_the_jobs_that_are_remembered_are_few(monkeypatch):
-    monkeypatch.setattr("jobqueue.gates.opening.JOBS_MAX", 3)
-    monkeypatch.setattr("jobqueue.gates.opening.SUBJECTS_MAX", 2)
+    monkeypatch.setattr("jobqueue.gates.waiting.JOBS_MAX", 3)
+    monkeypatch.setattr("jobqueue.gates.waiting.SUBJECTS_MAX", 2)
     for subject in range(5):
         unclaimed.add(subject, range(10 * subject, 10 * subject + 10), "default")
     assert {key: list(ids) for key, ids in unclaimed._known.items()} == {

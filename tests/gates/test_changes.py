@@ -3,9 +3,9 @@
 import pytest
 
 from jobqueue import flow
-from jobqueue.gates import changes
-from jobqueue.gates.changes import Changes, any_in_effect
+from jobqueue.gates import timing
 from jobqueue.gates.rules import forget_rules, rules
+from jobqueue.gates.timing import Changes, any_in_effect
 from tests.gates import jobs
 from tests.gates.helpers import add, open_in_time, taken, waiting
 
@@ -72,7 +72,7 @@ class TestAClaimByTheRulesOfBefore:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch):
-        monkeypatch.setattr(changes, "AGAIN_SECONDS", (0.0,))
+        monkeypatch.setattr(timing, "AGAIN_SECONDS", (0.0,))
 
     @pytest.mark.parametrize("kind", ["a raised limit", "a limit that is gone", "a pause", "a rate", "a breaker"])
     def test_delays_nothing(self, kind, limited, seen, monkeypatch):

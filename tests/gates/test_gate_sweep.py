@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import pause, resume, set_limit
+from jobqueue.gates.limits import rate_subject, slot_subject
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.subjects import rate_subject, slot_subject
 from jobqueue.maintenance import gate_sweep
 from jobqueue.maintenance.gate_sweep import INTERVAL_SECONDS, GateSweep
 from jobqueue.models import FlowRule, Gate, GateSlot, GateWait, Job

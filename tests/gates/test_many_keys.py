@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import task
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import admit
-from jobqueue.gates.subjects import slot_subject
-from jobqueue.gates.waiting import CHUNK
+from jobqueue.gates.limits import slot_subject
+from jobqueue.gates.waiting import CLOSED_MAX
 from jobqueue.models import GateWait, Job
 from jobqueue.transitions import ack_many
 from jobqueue.transitions.claiming import claimer, select_then_update
@@ -69,19 +69,19 @@ def test_a_claim_of_jobs_of_many_keys_sends_as_many_statements_as_one_of_few(key
             add(1, keyed, key)
         ack_many(take().values())
         for key in KEYS[:keys]:
-            add(CHUNK // 20, keyed, key)
+            add(CLOSED_MAX // 20, keyed, key)
         sent.append(statements(taken))
-        assert len(waiting()) == keys * (CHUNK // 20 - 1)
+        assert len(waiting()) == keys * (CLOSED_MAX // 20 - 1)
         Job.objects.all().delete()
         GateWait.objects.all().delete()
     assert sent[1] <= sent[0]
 
 
 def test_all_that_wait_have_a_row_with_their_own_subject_and_reason(keyed):
-    ids = [job_id for key in KEYS for job_id in add(CHUNK // 20 + 2, keyed, key)]
+    ids = [job_id for key in KEYS for job_id in add(CLOSED_MAX // 20 + 2, keyed, key)]
     started = take()
     # More than one statement writes.
-    assert len(waiting()) > CHUNK
+    assert len(waiting()) > CLOSED_MAX
     assert waiting() == rows_of_waiting() == [job_id for job_id in ids if job_id not in started]
     for job_id, subject in GateWait.objects.values_list("job_id", "subject"):
         job = Job.objects.get(pk=job_id)

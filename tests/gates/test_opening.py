@@ -6,11 +6,11 @@ from django.db import DatabaseError, OperationalError, transaction
 from jobqueue import wakeup
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.flow import breaker, pause, set_limit
-from jobqueue.gates import opening
-from jobqueue.gates.opening import open_first, open_free
+from jobqueue.gates import waiting as gates
+from jobqueue.gates.limits import slot_subject
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.subjects import slot_subject
 from jobqueue.gates.timing import any_limited, any_timed, open_due
+from jobqueue.gates.waiting import open_first, open_free
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.tasks import registry
 from jobqueue.transitions import ack, ack_many
@@ -118,7 +118,7 @@ def test_workers_are_woken_when_a_gate_opens(behind, monkeypatch):
 
 def test_a_process_is_told_how_many_jobs_it_has_opened_by_queue(behind, monkeypatch):
     told = []
-    monkeypatch.setattr(opening, "_opened_callback", lambda counts: told.append(dict(counts)))
+    monkeypatch.setattr(gates, "_opened_callback", lambda counts: told.append(dict(counts)))
     lease, _ = behind(1)
     ack(lease)
     assert told == [{"q": 1}]
@@ -141,7 +141,7 @@ def test_an_ack_is_written_although_the_next_gate_cannot_be_opened(behind, monke
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_first", broken)
+        patch.setattr(gates, "_first", broken)
         ack(lease)
     assert job(lease.job_id).status == Job.Status.DONE
     assert "sweep" in caplog.text

@@ -37,7 +37,7 @@ def test_it_opens_what_a_crash_has_left_behind_a_gate_and_deletes_what_nobody_ne
     assert list(leases) == [first]
     assert waiting() == [second, third]
     with monkeypatch.context() as crash:
-        crash.setattr("jobqueue.gates.opening.open_first", lambda *args, **kwargs: 0)
+        crash.setattr("jobqueue.gates.waiting.open_first", lambda *args, **kwargs: 0)
         ack_many(leases.values())
     GateWait.objects.filter(pk=third).delete()
     opened, deleted = reap()

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from jobqueue.flow import breaker, pause, resume, set_limit
+from jobqueue.gates.limits import REASON_CHARS
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.subjects import REASON_CHARS
 from jobqueue.models import FlowRule, Job
 from jobqueue.testing import travel
 from jobqueue.transitions import ack

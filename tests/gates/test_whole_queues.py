@@ -8,7 +8,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.flow import pause, set_limit
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.whole_queues import running
+from jobqueue.gates.slots import running
 from jobqueue.maintenance import queue_levels
 from jobqueue.maintenance.queue_levels import next_level
 from jobqueue.models import FlowRule, Job

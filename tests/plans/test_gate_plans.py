@@ -3,8 +3,8 @@
 import pytest
 
 from jobqueue import task
-from jobqueue.gates import opening
-from jobqueue.gates.subjects import slot_subject
+from jobqueue.gates import waiting as gates
+from jobqueue.gates.limits import slot_subject
 from jobqueue.models import GateWait, Job
 from tests.gates import jobs
 from tests.gates.helpers import add, take, waiting
@@ -28,7 +28,7 @@ def by_index():
 
 def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(monkeypatch, by_index):
     keyed = task(queue_name="q", concurrency_key=jobs.by_argument, concurrency_limit=1)(jobs.work)
-    monkeypatch.setattr(opening, "open_jobs", lambda ids, using: {*ids})
+    monkeypatch.setattr(gates, "open_jobs", lambda ids, using: {*ids})
     found = []
     subjects = [slot_subject("q", keyed.module_path, key.encode()).number for key in KEYS]
     for each in (20, 40):
@@ -36,7 +36,7 @@ def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(mo
             add(each, keyed, key)
         take()
         assert len(waiting()) == len(KEYS) * (each - 1)
-        found.append(reads(lambda: opening.freed(subjects, using="default"), "job_gate"))
+        found.append(reads(lambda: gates.freed(subjects, using="default"), "job_gate"))
         Job.objects.all().delete()
         GateWait.objects.all().delete()
     assert found[1] < 1.5 * found[0]

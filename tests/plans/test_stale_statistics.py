@@ -8,7 +8,7 @@ from django.db import connection
 
 from jobqueue import enqueue_many
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.gates.levels import levels_below, top_levels
+from jobqueue.gates.backlog import levels_below, top_levels
 from jobqueue.models import Job
 from jobqueue.transitions import ack_many, claim, held_by
 from jobqueue.transitions.claiming import candidates

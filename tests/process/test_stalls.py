@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.flow import set_limit
-from jobqueue.gates.subjects import whole_queue_subject
+from jobqueue.gates.limits import whole_queue_subject
 from jobqueue.models import Job, Worker
 from tests.app import tasks
 from tests.factories import job, now

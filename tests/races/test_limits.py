@@ -10,11 +10,10 @@ import pytest
 from jobqueue import enqueue, task
 from jobqueue.exceptions import LeaseLost, QueueFull
 from jobqueue.flow import pause, resume, set_limit
-from jobqueue.gates import admit, breaker, opening
+from jobqueue.gates import admit, breaker
 from jobqueue.gates.breaker import Run
-from jobqueue.gates.opening import open_jobs
 from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.waiting import delete_waits
+from jobqueue.gates.waiting import delete_waits, open_jobs
 from jobqueue.models import BreakerState, Gate, GateWait, Job
 from jobqueue.transitions import ack, ack_many, cancel, claim, fail, heartbeat, reap, release
 from jobqueue.transitions.claiming import select_then_update
@@ -292,7 +291,7 @@ def test_an_opener_that_comes_late_does_not_hide_a_job_that_was_put_behind_its_g
     assert (lease.job_id, waiting()) == (first, [second])
     # One opener was faster; the other one had read that the job waits.
     assert open_jobs([second], "default") == {second}
-    monkeypatch.setattr(opening, "delete_waits", slow)
+    monkeypatch.setattr("jobqueue.gates.waiting.delete_waits", slow)
     late = Actor(open_jobs, [second], "default")
     assert reached.wait(patient())
     assert claim("q", 10, worker="w") == []

@@ -4,8 +4,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-from jobqueue.gates.breaker_states import Known
-from jobqueue.gates.rules import NO_RULES, Rules
+from jobqueue.gates.rules import NO_RULES, OpenBreaker, Rules
 from jobqueue.worker.child.loop import Loop
 
 
@@ -20,7 +19,7 @@ def made():
 
 def test_a_child_tells_how_many_breakers_are_open_whenever_it_looks_at_the_rules(monkeypatch):
     loop = made()
-    opened = Rules(breakers={"stripe": Known("open", datetime.now(UTC), False, None, None, None)})
+    opened = Rules(breakers={"stripe": OpenBreaker("open", datetime.now(UTC), False, None, None, None)})
     for found, number in ((opened, 1), (NO_RULES, 0)):
         monkeypatch.setattr("jobqueue.worker.child.loop.rules", lambda using, found=found: found)
         loop._look_at_rules()

@@ -12,7 +12,6 @@ from jobqueue.admin.page.addresses import address_of, link, list_address
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, mode_badge, plain, relative, span, stacked, stamp
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import check_dependency
-from jobqueue.flow.breakers import BreakerFacts
 from jobqueue.flow.overview import QueueState
 from jobqueue.flow.wording import concurrency_text, count_text
 from jobqueue.models import BreakerState
@@ -77,7 +76,7 @@ def _whys(state: QueueState, now: datetime) -> Iterator[tuple[str]]:
         )
 
 
-def breaker_cells(facts: BreakerFacts, now: datetime) -> list[str]:
+def breaker_cells(facts: BreakerState, now: datetime) -> list[str]:
     """A row of the list of breakers."""
     return [
         _link(facts.dependency, breaker_page, check_dependency),
@@ -93,7 +92,7 @@ def breaker_word(state: str) -> str:
     return str(BreakerState.State(state).label)
 
 
-def breaker_next(facts: BreakerFacts, now: datetime) -> str:
+def breaker_next(facts: BreakerState, now: datetime) -> str:
     """What happens next without anybody doing anything."""
     if facts.state == "closed":
         return (

@@ -14,11 +14,10 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
-from jobqueue.gates.opening import closed as gates_closed
-from jobqueue.gates.opening import ended_unstarted
+from jobqueue.gates.limits import NO_LIMITS
 from jobqueue.gates.rules import RULES_SECONDS, rules
-from jobqueue.gates.unlocked import GateMissing
-from jobqueue.gates.whole_queues import NO_LIMITS, make_room
+from jobqueue.gates.waiting import closed as gates_closed
+from jobqueue.gates.waiting import ended_unstarted
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head, aged_look_is_due
 from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, GatedQueues, ScanCursors, SinglePriorityCache
@@ -100,13 +99,10 @@ class Claimer:
                 take = update_returning if request.in_one else select_then_update
                 try:
                     taken = retry_transient("claim", partial(take, request), using=self._using)
-                except (Error, DatabaseBusy, GateMissing) as error:
+                except (Error, DatabaseBusy):
                     if leases:
                         break
-                    if not isinstance(error, GateMissing):
-                        raise
-                    make_room(queue, self._using)
-                    continue
+                    raise
                 self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
                 busy |= {*taken.unwritten}
                 leases += taken.leases

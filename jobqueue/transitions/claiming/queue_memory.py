@@ -26,9 +26,9 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Prepared
 from jobqueue.db.retry import retry_transient
-from jobqueue.gates.limits import limited_tasks
+from jobqueue.gates.limits import NO_LIMITS, Limits, limited_tasks, limits_at
 from jobqueue.gates.rules import NO_RULES, fresh_rules, rules_to_start_by
-from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits, limits_of_queue, running
+from jobqueue.gates.slots import running
 from jobqueue.models import Job
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import LEVEL, Head
@@ -286,16 +286,16 @@ class GatedQueues:
         #: what holds for its queue
         self.present = NO_LIMITS
 
-    def limits(self, queue: str) -> QueueLimits:
+    def limits(self, queue: str) -> Limits:
         """What holds for the whole queue; begins a claim. Raises the database's error if that cannot be read."""
         known = fresh_rules(self._using)
         if known is None:
             known = retry_transient("claim", partial(rules_to_start_by, self._using), using=self._using)
         self.known = known
-        self.present = limits_of_queue(queue, self.known)
+        self.present = limits_at(queue, self.known)
         return self.present
 
-    def is_shut(self, queue: str, limits: QueueLimits) -> bool:
+    def is_shut(self, queue: str, limits: Limits) -> bool:
         """Whether a claim of `queue` would bring nothing: it is paused, full, or its next token is not there yet.
 
         One statement, and no lock, if it was full when it was last asked.

@@ -17,10 +17,9 @@ from jobqueue.db.fields import NameField, TokenField
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobExpired
 from jobqueue.failures import FailureCause, describe
-from jobqueue.gates.breaker_states import has_dependencies
-from jobqueue.gates.rules import NO_RULES, Rules
+from jobqueue.gates.limits import NO_LIMITS, Limits
+from jobqueue.gates.rules import NO_RULES, Rules, has_dependencies
 from jobqueue.gates.waiting import Blocked
-from jobqueue.gates.whole_queues import NO_LIMITS, QueueLimits
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
@@ -103,7 +102,7 @@ class Request:
     in_one: bool = False  # by one statement that updates and returns
     gated: bool = False  # jobs may have limits, which are checked before they are stamped
     known: Rules = NO_RULES  # read before the transaction, which may have an old snapshot
-    limits: QueueLimits = NO_LIMITS  # of the whole queue
+    limits: Limits = NO_LIMITS  # of the whole queue
     paced_max: int | None = None  # at most so many jobs with a rate, because they must start at once
     excluded: tuple[str, ...] = ()  # tasks that a claim which checks nothing must not take, because they have limits
     aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first

@@ -17,9 +17,8 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_rows
-from jobqueue.gates.admit import Admitted, admit
+from jobqueue.gates.admit import Admitted, admit, room_in
 from jobqueue.gates.waiting import close_gates
-from jobqueue.gates.whole_queues import room_in
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state

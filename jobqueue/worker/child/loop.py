@@ -14,8 +14,8 @@ from jobqueue import transitions
 from jobqueue.db import fault_vendor
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.gates.changes import any_in_effect
 from jobqueue.gates.rules import Rules, forget_rules, fresh_rules, rules
+from jobqueue.gates.timing import any_in_effect
 from jobqueue.log_format import one_line
 from jobqueue.transitions import Lease
 from jobqueue.worker.child.child import Child, Outage

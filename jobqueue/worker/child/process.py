@@ -20,7 +20,7 @@ from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import Opening, limit_idle_transactions, observe_openings
 from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.gates.opening import on_closed, on_opened
+from jobqueue.gates.waiting import on_closed, on_opened
 from jobqueue.lockstats import recorder
 from jobqueue.lockstats.recorder import Counters
 from jobqueue.log_format import count_of, one_line

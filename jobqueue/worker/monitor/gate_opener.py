@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from jobqueue.gates.changes import Changes
-from jobqueue.gates.timing import TICK_SECONDS, any_timed, any_waits, open_due
+from jobqueue.gates.timing import TICK_SECONDS, Changes, any_timed, any_waits, open_due
 from jobqueue.signals import Dispatch
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.shared.scoreboard import Scoreboard

@@ -21,7 +21,7 @@ from jobqueue.durations import format_seconds
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.explain import Explanation, explain_queue
 from jobqueue.explain.row_locks import row_locks, waits_in_words
-from jobqueue.gates.levels import INDEX, Level, levels_below
+from jobqueue.gates.backlog import INDEX, Level, levels_below
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
 from jobqueue.payload import JSON

@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from jobqueue.gates import declared
+from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import NO_RULES
-from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.worker.run import job_fork
@@ -279,7 +279,7 @@ class Pool:
         `claimed_at` (monotonic) is not later than the moment at which their leases began.
         """
         sync, surplus = list(leases), []
-        limited = bool(leases) and limits_of_queue(leases[0].queue, self.rules).most is not None
+        limited = bool(leases) and limits_at(leases[0].queue, self.rules).most is not None
         hold = partial(self._hold, claimed_at=claimed_at, limited=limited)
         if registry.knows_coroutines():
             sync = [lease for lease in leases if not is_coroutine(lease)]
