@@ -19,7 +19,6 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.grouping.members import still_read
 from jobqueue.models import (
-    Allocation,
     ArchivedJob,
     AuditEvent,
     GroupMember,
@@ -32,8 +31,6 @@ from jobqueue.models import (
     LockFinding,
     LockStat,
     OutboxEvent,
-    QueueStat,
-    RedoneStat,
     Redrive,
     Schedule,
     ScheduleTick,
@@ -157,7 +154,6 @@ KEYS = Cleaner("keys", HeldKey, "created_at", "ix_key_age", _key_seconds)
 IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)
 LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds)
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
-REDONE_STATS = Cleaner("redone_figures", RedoneStat, "last_seen_at", "ix_redone_stat_age", _lock_stat_seconds)
 #: those under way stay: their ended_at is NULL
 REDRIVES = Cleaner(
     "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
@@ -169,9 +165,6 @@ AUDIT_EVENTS = Cleaner(
 #: those that run stay: their stopped_at is NULL
 WORKERS = Cleaner(
     "workers", Worker, "stopped_at", "ix_worker_alive", lambda settings: settings.worker_retention_seconds
-)
-ALLOCATIONS = Cleaner(
-    "allocations", Allocation, "created_at", "ix_allocation_age", lambda settings: settings.allocation_retention_seconds
 )
 ARCHIVED_JOBS = Cleaner(
     "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
@@ -198,13 +191,6 @@ SCHEDULES = Cleaner(
 JOB_STATS = Cleaner(
     "statistics", JobStat, "counted_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
-QUEUE_STATS = Cleaner(
-    "queue_statistics",
-    QueueStat,
-    "counted_at",
-    "ix_queue_stat_age",
-    lambda settings: settings.stat_retention_seconds,
-)
 #: those that fire stay: their quiet_at is NULL
 JOB_ALARMS = Cleaner(
     "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
@@ -216,14 +202,11 @@ CLEANERS: tuple[Cleaner | GroupCleaner, ...] = (
     IDEMPOTENCY_RECORDS,
     LOCK_STATS,
     LOCK_FINDINGS,
-    REDONE_STATS,
     JOB_STATS,
-    QUEUE_STATS,
     JOB_ALARMS,
     REDRIVES,
     AUDIT_EVENTS,
     WORKERS,
-    ALLOCATIONS,
     ARCHIVED_JOBS,
     SCHEDULE_TICKS,
     SCHEDULE_VERSIONS,

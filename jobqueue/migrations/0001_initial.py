@@ -209,23 +209,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='Allocation',
-            fields=[
-                ('id', fields.UnsignedBigAutoField(primary_key=True, serialize=False)),
-                ('table_label', fields.NameField(max_length=255, verbose_name='table')),
-                ('request_id', fields.KeyField(verbose_name='request id')),
-                ('row_ids', models.JSONField(verbose_name='row ids')),
-                ('created_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='created at')),
-            ],
-            options={
-                'verbose_name': 'allocation',
-                'verbose_name_plural': 'allocations',
-                'db_table': 'job_allocation',
-                'default_permissions': ('view',),
-                'constraints': [models.UniqueConstraint(fields=('table_label', 'request_id'), name='uq_allocation_request')],
-            },
-        ),
-        migrations.CreateModel(
             name='CounterShard',
             fields=[
                 ('pk', models.CompositePrimaryKey('counter_key', 'shard', blank=True, editable=False, primary_key=True, serialize=False)),
@@ -273,19 +256,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='FenceFloor',
-            fields=[
-                ('id', models.SmallIntegerField(primary_key=True, serialize=False)),
-                ('fence', models.BigIntegerField(verbose_name='fence')),
-            ],
-            options={
-                'verbose_name': 'fence floor',
-                'verbose_name_plural': 'fence floors',
-                'db_table': 'job_lock_floor',
-                'default_permissions': ('view',),
-            },
-        ),
-        migrations.CreateModel(
             name='LockStat',
             fields=[
                 ('id', fields.TokenField(primary_key=True, serialize=False)),
@@ -308,24 +278,6 @@ class Migration(migrations.Migration):
                 'db_table': 'job_lock_stat',
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['counted_at'], name='ix_lock_stat_age')],
-            },
-        ),
-        migrations.CreateModel(
-            name='RedoneStat',
-            fields=[
-                ('id', fields.TokenField(primary_key=True, serialize=False)),
-                ('last_seen_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last seen')),
-                ('verb', fields.NameField(max_length=32, verbose_name='verb')),
-                ('error', fields.NameField(max_length=32, verbose_name='error')),
-                ('redone', models.BigIntegerField(default=0, verbose_name='redone')),
-                ('given_up', models.BigIntegerField(default=0, verbose_name='given up')),
-            ],
-            options={
-                'verbose_name': 'redone transactions',
-                'verbose_name_plural': 'redone transactions',
-                'db_table': 'job_redone_stat',
-                'default_permissions': (),
-                'indexes': [models.Index(fields=['last_seen_at'], name='ix_redone_stat_age')],
             },
         ),
         migrations.CreateModel(
@@ -376,7 +328,7 @@ class Migration(migrations.Migration):
                 ('run_us_max', models.BigIntegerField(default=0, verbose_name='longest run')),
                 ('wait_times', models.JSONField(default=dict, verbose_name='waits by length')),
                 ('run_times', models.JSONField(default=dict, verbose_name='runs by length')),
-                ('span', fields.TinyIntegerField(choices=[(0, 'a minute of one process'), (1, 'a minute'), (2, 'an hour'), (3, 'a day'), (4, 'total')], verbose_name='span')),
+                ('span', fields.TinyIntegerField(choices=[(0, 'a minute of one process'), (1, 'a minute'), (2, 'an hour'), (3, 'a day'), (4, 'total'), (5, 'a minute of one process, all tasks'), (6, 'a minute, all tasks'), (7, 'an hour, all tasks'), (8, 'a day, all tasks')], verbose_name='span')),
                 ('begins_at', fields.UtcDateTimeField(verbose_name='begins at')),
                 ('counted_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='counted at')),
             ],
@@ -386,35 +338,6 @@ class Migration(migrations.Migration):
                 'db_table': 'job_stat',
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['span', 'begins_at', 'queue', 'task'], name='ix_job_stat_span'), models.Index(fields=['counted_at'], name='ix_job_stat_age')],
-            },
-        ),
-        migrations.CreateModel(
-            name='QueueStat',
-            fields=[
-                ('id', fields.TokenField(primary_key=True, serialize=False)),
-                ('queue', fields.NameField(max_length=64, verbose_name='queue')),
-                ('done', models.BigIntegerField(default=0, verbose_name='done')),
-                ('retried', models.BigIntegerField(default=0, verbose_name='retried')),
-                ('dead', models.BigIntegerField(default=0, verbose_name='dead')),
-                ('canceled', models.BigIntegerField(default=0, verbose_name='canceled')),
-                ('lost', models.BigIntegerField(default=0, verbose_name='lost')),
-                ('runs', models.BigIntegerField(default=0, verbose_name='runs')),
-                ('wait_us', models.BigIntegerField(default=0, verbose_name='time waited')),
-                ('wait_us_max', models.BigIntegerField(default=0, verbose_name='longest wait')),
-                ('run_us', models.BigIntegerField(default=0, verbose_name='time run')),
-                ('run_us_max', models.BigIntegerField(default=0, verbose_name='longest run')),
-                ('wait_times', models.JSONField(default=dict, verbose_name='waits by length')),
-                ('run_times', models.JSONField(default=dict, verbose_name='runs by length')),
-                ('span', fields.TinyIntegerField(choices=[(0, 'a minute of one process'), (1, 'a minute'), (2, 'an hour'), (3, 'a day'), (4, 'total')], verbose_name='span')),
-                ('begins_at', fields.UtcDateTimeField(verbose_name='begins at')),
-                ('counted_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='counted at')),
-            ],
-            options={
-                'verbose_name': 'queue statistics',
-                'verbose_name_plural': 'queue statistics',
-                'db_table': 'job_stat_queue',
-                'default_permissions': (),
-                'indexes': [models.Index(fields=['span', 'begins_at', 'queue'], name='ix_queue_stat_span'), models.Index(fields=['counted_at'], name='ix_queue_stat_age')],
             },
         ),
         migrations.CreateModel(
@@ -714,10 +637,6 @@ class Migration(migrations.Migration):
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['subject', 'urgency', 'run_at', 'job_id'], name='ix_gate_wait')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='allocation',
-            index=models.Index(fields=['created_at'], name='ix_allocation_age'),
         ),
         migrations.AddIndex(
             model_name='archivedjob',
