@@ -31,7 +31,7 @@ from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import TimedLock
 from jobqueue.models import CounterShard, LockRow
-from jobqueue.models.counter import FLOORS
+from jobqueue.models.counter import DELETED_LOCKS
 from jobqueue.models.locks import LEASE_FLOOR, add_to_floor, floor
 from jobqueue.validation import check_int
 
@@ -209,7 +209,7 @@ def _insert_sql(places: list[str], using: str) -> str:
     ends = found.now_plus_sql % {"expressions": seconds}
     return (
         f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, total + 1, {owner}, {token}, {ends} "
-        f"FROM {quote(CounterShard._meta.db_table)} WHERE counter_key = '{FLOORS}' AND shard = {LEASE_FLOOR} "
+        f"FROM {quote(CounterShard._meta.db_table)} WHERE counter_key = '{DELETED_LOCKS}' AND shard = {LEASE_FLOOR} "
         f"{found.for_share_sql}"
     )
 

@@ -21,7 +21,7 @@ from jobqueue.exceptions import InvalidValue, LockNotAcquired, TransactionRequir
 from jobqueue.locks.deadline import Deadline
 from jobqueue.lockstats import recorder
 from jobqueue.models import CounterShard, MutexRow
-from jobqueue.models.counter import FLOORS
+from jobqueue.models.counter import DELETED_LOCKS
 from jobqueue.models.locks import MUTEX_FLOOR
 from jobqueue.validation import LOCK_CHARS, check_seconds, key_text
 
@@ -36,8 +36,8 @@ _ROWS = MutexTable(
     takes="takes",
     taken_at="taken_at",
     created_at="created_at",
-    deletions_sql=f"SELECT total FROM {_COUNTERS} WHERE counter_key = '{FLOORS}' AND shard = {MUTEX_FLOOR}",
-    no_deletion_sql=f"INSERT INTO {_COUNTERS} (counter_key, shard, total) VALUES ('{FLOORS}', {MUTEX_FLOOR}, 0)",
+    deletions_sql=f"SELECT total FROM {_COUNTERS} WHERE counter_key = '{DELETED_LOCKS}' AND shard = {MUTEX_FLOOR}",
+    no_deletion_sql=f"INSERT INTO {_COUNTERS} (counter_key, shard, total) VALUES ('{DELETED_LOCKS}', {MUTEX_FLOOR}, 0)",
     idle_seconds=MUTEX_IDLE_SECONDS,
 )
 

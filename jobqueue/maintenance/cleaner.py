@@ -60,7 +60,7 @@ class Cleaner:
         if age_seconds is None:
             return Counter()
         before = UtcNowPlus(-age_seconds) if age_seconds else UtcNow()
-        rows = self.model._base_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
+        rows = self.model._default_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
         deleted, end = 0, time.monotonic() + seconds
         while True:
             gone = retry_transient("housekeeping", lambda: self._delete_some(rows, limit), using=using)
@@ -75,7 +75,7 @@ class Cleaner:
         server = vendor(rows.db)
         with server.transaction(connections[rows.db]):
             keys = list(server.lock_rows(server.force_index(rows, self.index)).values_list("pk", flat=True)[:limit])
-            return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
+            return self.model._default_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _loc
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
 #: those under way stay: their ended_at is NULL
 REDRIVES = Cleaner(
-    "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
+    "redrives", Redrive, "ended_at", "ix_audit_ended", lambda settings: settings.redrive_retention_seconds
 )
 #: those under way stay: their ended_at is NULL
 AUDIT_EVENTS = Cleaner(

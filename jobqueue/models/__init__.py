@@ -16,7 +16,7 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
 
 from jobqueue.models.alarm import JobAlarm
 from jobqueue.models.archive import ArchivedJob
-from jobqueue.models.audit import AuditEvent
+from jobqueue.models.audit import AuditEvent, Redrive
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
@@ -27,7 +27,6 @@ from jobqueue.models.lock_activity import LockFinding, LockStat
 from jobqueue.models.locks import LockRow, MutexRow
 from jobqueue.models.ordering import HeldKey, LaneEntry
 from jobqueue.models.outbox import OutboxEvent
-from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.models.stat import JobStat

@@ -9,13 +9,13 @@ from jobqueue.db.fields import NameField
 from jobqueue.validation import LOCK_CHARS
 
 #: the key of the rows for deleted locks, which no counter can have: models/locks.py
-FLOORS = ""
+DELETED_LOCKS = ""
 
 
 class CounterShard(models.Model):
     """One part of a counter, made on demand by jobqueue.counter; the counter is the sum of its parts.
 
-    Parts of the counter FLOORS are numbers of their own.
+    The parts of DELETED_LOCKS are numbers of their own.
     """
 
     # The key first: value() reads one short range of the primary key.

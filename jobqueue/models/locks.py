@@ -10,22 +10,22 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.upsert import upsert
-from jobqueue.models.counter import FLOORS, CounterShard
+from jobqueue.models.counter import DELETED_LOCKS, CounterShard
 from jobqueue.validation import LOCK_CHARS
 
-#: what deleted locks leave behind, as parts of the counter FLOORS: no deleted lease lock had a fence above the first
-#: number, so one that is made anew begins beyond it; the second one says how often rows of mutexes were deleted
+#: parts of DELETED_LOCKS: no deleted lease lock had a fence above the first number, so one that is made anew begins
+#: beyond it; the second one says how often rows of mutexes were deleted
 LEASE_FLOOR, MUTEX_FLOOR = 1, 2
 
 
 def floor(part: int, using: str) -> models.QuerySet[CounterShard]:
     """The row of one of them, if it was ever made."""
-    return CounterShard.objects.using(using).filter(counter_key=FLOORS, shard=part)
+    return CounterShard.objects.using(using).filter(counter_key=DELETED_LOCKS, shard=part)
 
 
 def add_to_floor(part: int, number: int, using: str) -> None:
     """Make or lock the row of one of them, and add a number, which may be 0."""
-    upsert(CounterShard, [(FLOORS, part, number)], keys=("counter_key", "shard"), added="total", using=using)
+    upsert(CounterShard, [(DELETED_LOCKS, part, number)], keys=("counter_key", "shard"), added="total", using=using)
 
 
 class MutexQuerySet(models.QuerySet["MutexRow"]):

@@ -33,10 +33,10 @@ class JobStat(models.Model):
         DAY = 3, _("a day")
         #: what the roll-up has ever taken from rows of PROCESS: the counters of Prometheus begin with it
         TOTAL = 4, _("total")
-        QUEUE_PROCESS = 5, _("a minute of one process, all tasks")
-        QUEUE_MINUTE = 6, _("a minute, all tasks")
-        QUEUE_HOUR = 7, _("an hour, all tasks")
-        QUEUE_DAY = 8, _("a day, all tasks")
+        QUEUE_PROCESS = 5, _("a minute of one process")
+        QUEUE_MINUTE = 6, _("a minute")
+        QUEUE_HOUR = 7, _("an hour")
+        QUEUE_DAY = 8, _("a day")
 
     # Of rows of a PROCESS a digest of process, minute, queue and task: a second write, also after a lost answer, writes
     # the same row. The roll-up gives its rows random ids.
