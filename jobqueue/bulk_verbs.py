@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db import Error
+from django.db.models import QuerySet
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
@@ -110,7 +111,7 @@ def _insert(event: AuditEvent, using: str) -> None:
 
 def _read_back(event_id: int, using: str) -> AuditEvent:
     """Read the record again, with the columns that the database has filled in."""
-    rows = AuditEvent.objects.using(using)
+    rows: QuerySet[AuditEvent] = AuditEvent.objects.using(using)
     try:
         return retry_transient("bulk", lambda: rows.get(pk=event_id), using=using)
     except (Error, DatabaseBusy) as error:

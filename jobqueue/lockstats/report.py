@@ -97,11 +97,12 @@ def read_redone(*, seconds: float, using: str) -> list[RedoneTransactions]:
     """
     rows = _since(seconds, using).filter(kind=TRANSACTION).values("lock_key")
     sums = rows.annotate(redone=Sum("contended"), given_up=Sum("failed"), last=Max("counted_at"), now=UtcNow())
-    found = sums.order_by("-given_up", "-redone", "lock_key")
-    return [
-        RedoneTransactions(*key.partition(" ")[::2], int(redone), int(given_up), last, now)
-        for key, redone, given_up, last, now in found.values_list("lock_key", "redone", "given_up", "last", "now")
-    ]
+    found = []
+    for row in sums.order_by("-given_up", "-redone", "lock_key"):
+        verb, _, error = row["lock_key"].partition(" ")
+        redone, given_up = int(row["redone"]), int(row["given_up"])
+        found.append(RedoneTransactions(verb, error, redone, given_up, row["last"], row["now"]))
+    return found
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:

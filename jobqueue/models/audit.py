@@ -5,7 +5,7 @@ Workers carry them out, in steps of one transaction: jobqueue.runs. They stay, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -102,7 +102,7 @@ class AuditEvent(models.Model):
     updated_at = UtcDateTimeField(_("updated at"), db_default=UtcNow())
     ended_at = UtcDateTimeField(_("ended at"), null=True)
 
-    objects = _OfKind(Kind.BULK)
+    objects: ClassVar[models.Manager[Any]] = _OfKind(Kind.BULK)
 
     class Meta:
         db_table = "job_audit"
@@ -125,7 +125,7 @@ class AuditEvent(models.Model):
 class Redrive(AuditEvent):
     """A redrive. `changed` are the jobs that it has retried, and `refused` those that it has skipped."""
 
-    objects = _OfKind(AuditEvent.Kind.REDRIVE)
+    objects: ClassVar[models.Manager[Any]] = _OfKind(AuditEvent.Kind.REDRIVE)
 
     class Meta:
         proxy = True
