@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from django.db import Error, IntegrityError, connections, models
 
+from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.parameters import placeholder
 from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.db.writable import M, check_changes, check_lock_options, check_queryset
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, LockNotAcquired
-from jobqueue.models import Allocation
+from jobqueue.failures import storable
+from jobqueue.models import IdempotencyRecord
 from jobqueue.validation import check_int, check_key
 
 N_MAX = 10_000
 _ROUNDS = 8
 #: rows of one statement that looks for locks
 _KEYS = 1000
+#: how long answers are kept if no time is set: a thousand years
+_FOR_EVER_SECONDS = 31_556_952_000.0
 
 
 class _Short(Exception):
@@ -182,16 +188,23 @@ def _show(model: type[M], rows: Sequence[M], changes: Mapping[str, object], *, u
 
 def _recorded(model: type[M], request_id: bytes, *, using: str) -> list[M] | None:
     """The rows given to `request_id` as they are now, in their order; None if this snapshot shows no answer."""
-    record = Allocation.objects.using(using).filter(table_label=model._meta.db_table, request_id=request_id).first()
+    record = IdempotencyRecord.objects.using(using).filter(digest=_digest(model, request_id)).first()
     return None if record is None else _read(model, record, model._base_manager.using(using).all())
 
 
-def _begin(model: type[M], request_id: bytes, *, using: str) -> Allocation:
+def _digest(model: type[M], request_id: bytes) -> bytes:
+    """The key of the record. No key of once() has this form: its text begins with a bracket."""
+    return hashlib.sha256(b"take\0" + model._meta.db_table.encode() + b"\0" + request_id).digest()
+
+
+def _begin(model: type[M], request_id: bytes, *, using: str) -> IdempotencyRecord:
     """A new record without rows. Waits for an open transaction with the same request; raises _Overtaken if it commits.
 
     After _Overtaken the transaction (or savepoint) around this call must be rolled back.
     """
-    record = Allocation(table_label=model._meta.db_table, request_id=request_id, row_ids=[])
+    label = storable(f"take {model._meta.db_table} {request_id.decode('utf-8', 'backslashreplace')}", 255)
+    seconds = load().allocation_retention_seconds or _FOR_EVER_SECONDS
+    record = IdempotencyRecord(digest=_digest(model, request_id), label=label, expires_at=UtcNowPlus(seconds))
     try:
         record.save(using=using, force_insert=True)
     except IntegrityError:
@@ -205,21 +218,18 @@ def _recorded_meanwhile(model: type[M], request_id: bytes, *, using: str) -> lis
     A shared lock: losers that wait together hold one each already, and would deadlock over an exclusive one.
     """
     quote = connections[using].ops.quote_name
-    key = vendor(using).binary_parameter(connections[using], request_id)
-    sql = (
-        f"SELECT * FROM {quote(Allocation._meta.db_table)} WHERE table_label = %s AND request_id = {placeholder(key)} "
-    )
-    sql += vendor(using).shared_lock_sql
-    found = list(Allocation.objects.using(using).raw(sql, [model._meta.db_table, key]))
+    key = vendor(using).binary_parameter(connections[using], _digest(model, request_id))
+    sql = f"SELECT * FROM {quote(IdempotencyRecord._meta.db_table)} WHERE digest = {placeholder(key)} "
+    found = list(IdempotencyRecord.objects.using(using).raw(sql + vendor(using).shared_lock_sql, [key]))
     # A plain read could show the rows as they were before the other transaction changed them.
     return _read(model, found[0], model._base_manager.using(using).select_for_update()) if found else None
 
 
-def _complete(record: Allocation, rows: Sequence[models.Model], *, using: str) -> None:
+def _complete(record: IdempotencyRecord, rows: Sequence[models.Model], *, using: str) -> None:
     """Write down what was handed out; nothing handed out leaves no record."""
-    mine = Allocation.objects.using(using).filter(pk=record.pk)
+    mine = IdempotencyRecord.objects.using(using).filter(pk=record.pk)
     if rows:
-        mine.update(row_ids=[_text(row) for row in rows])
+        mine.update(result=[_text(row) for row in rows])
     else:
         mine.delete()
 
@@ -228,7 +238,8 @@ def _text(row: models.Model) -> str:
     return str(row._meta.pk.value_to_string(row))
 
 
-def _read(model: type[M], record: Allocation, rows: models.QuerySet[M]) -> list[M]:
+def _read(model: type[M], record: IdempotencyRecord, rows: models.QuerySet[M]) -> list[M]:
+    """The rows whose keys, as texts, the record has, in the order in which they were handed out."""
     key: Any = model._meta.pk
-    found = {_text(row): row for row in rows.filter(pk__in=[key.to_python(text) for text in record.row_ids])}
-    return [found[text] for text in record.row_ids if text in found]
+    found = {_text(row): row for row in rows.filter(pk__in=[key.to_python(text) for text in record.result])}
+    return [found[text] for text in record.result if text in found]

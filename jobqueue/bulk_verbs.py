@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db import Error
-from django.db.models import F
+from django.db.models import QuerySet
 
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.retry import retry_reporting, retry_transient
+from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.failures import storable
 from jobqueue.models import AuditEvent
 from jobqueue.models.audit import PROBLEM_CHARS, PROGRAM_CHARS, REASON_CHARS, USER_CHARS
+from jobqueue.runs import stepping
 from jobqueue.runs.job_filter import check_filters, matching
 from jobqueue.runs.preview import count, newest_id
 from jobqueue.runs.verbs import check_verb
@@ -110,7 +111,7 @@ def _insert(event: AuditEvent, using: str) -> None:
 
 def _read_back(event_id: int, using: str) -> AuditEvent:
     """Read the record again, with the columns that the database has filled in."""
-    rows = AuditEvent.objects.using(using)
+    rows: QuerySet[AuditEvent] = AuditEvent.objects.using(using)
     try:
         return retry_transient("bulk", lambda: rows.get(pk=event_id), using=using)
     except (Error, DatabaseBusy) as error:
@@ -124,16 +125,5 @@ def _read_back(event_id: int, using: str) -> AuditEvent:
 def stop(event_id: int | str, *, by: str = "", using: str | None = None) -> bool:
     """End a bulk action: no job is changed by it after the commit. False if it does not exist or has ended."""
     number, alias = check_id(event_id, "a bulk action's id"), alias_of(using)
-    rows = AuditEvent.objects.using(alias).filter(pk=number, ended_at__isnull=True)
     told = storable(f"stopped by {by}" if by else "stopped", PROBLEM_CHARS)
-
-    def end() -> int:
-        # steps: a chunk that has read the row before writes nothing.
-        return rows.update(
-            phase=AuditEvent.State.STOPPED, problem=told, due_at=None, steps=F("steps") + 1, ended_at=UtcNow()
-        )
-
-    stopped, again = retry_reporting("bulk", end, using=alias)
-    # An earlier try may have been committed without an answer.
-    ended = AuditEvent.objects.using(alias).filter(pk=number, phase=AuditEvent.State.STOPPED, problem=told)
-    return bool(stopped) or (again and ended.exists())
+    return stepping.stop(number, told, model=AuditEvent, verb="bulk", using=alias)

@@ -16,7 +16,7 @@ from demo_project.demo.redis_there import redis_missing
 from demo_project.serials import racer
 from demo_project.serials.models import Sale, SerialNumber
 from demo_project.serials.strategies import STRATEGIES
-from jobqueue.models import Allocation
+from jobqueue.models import IdempotencyRecord
 
 LOOK_SECONDS = 0.1
 
@@ -144,7 +144,7 @@ def _stock(numbers: int) -> None:
     """Create new numbers, and delete those of earlier races."""
     Sale.objects.all().delete()
     SerialNumber.objects.all().delete()
-    Allocation.objects.filter(table_label=SerialNumber._meta.db_table).delete()
+    IdempotencyRecord.objects.filter(label__startswith=f"take {SerialNumber._meta.db_table} ").delete()
     SerialNumber.objects.bulk_create([SerialNumber(id=f"SN-{n:06d}") for n in range(1, numbers + 1)], batch_size=200)
 
 

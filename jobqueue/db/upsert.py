@@ -31,7 +31,7 @@ def upsert(
 
     `new` has the values of `keys` and then of `changed`; `stamped` are columns for the server's time. Columns that are
     not named get their defaults. With `added`, `new` is one row of `keys` and a number, which is added to that column.
-    Integers stand in the text, and no objects of the model are made: bulk_create() took a quarter of some claims.
+    Integers and "" stand in the text. No objects of the model are made: bulk_create() took a quarter of some claims.
     """
     connection, server = connections[using], vendor(using)
     names = (*keys, *changed, *([added] if added else ()))
@@ -42,8 +42,8 @@ def upsert(
     def text(field: Any, value: object) -> str:
         if value is None:
             return "NULL"
-        if type(value) is int:
-            return str(value)
+        if type(value) is int or value == "":
+            return str(value) or "''"
         params.append(field.get_db_prep_save(value, connection))
         return placeholder(params[-1])
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Count, F, Max
+from django.db.models import Count, Max
 
 from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.clock import UtcNow
-from jobqueue.db.retry import retry_reporting, retry_transient
+from jobqueue.db.retry import retry_transient
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue, OutcomeUnknown
 from jobqueue.models import Redrive
+from jobqueue.runs import stepping
 from jobqueue.runs.dead_rows import dead_rows
 from jobqueue.runs.job_filter import DeadFilter, check_dead_filter
 from jobqueue.validation import check_id, check_int
@@ -102,18 +102,7 @@ def redrives(*, limit: int = 100, using: str | None = None) -> list[Redriven]:
 def stop(redrive_id: int | str, *, using: str | None = None) -> bool:
     """End a redrive: no job is retried by it after the commit. False if it does not exist or has ended."""
     number, alias = check_id(redrive_id, "a redrive's id"), alias_of(using)
-    rows = Redrive.objects.using(alias).filter(pk=number, ended_at__isnull=True)
-
-    def end() -> int:
-        # steps: a step that has read the redrive before writes nothing.
-        return rows.update(
-            phase=Redrive.State.STOPPED, reason=BY_HAND, pending=[], due_at=None, steps=F("steps") + 1,
-            ended_at=UtcNow(), updated_at=UtcNow(),
-        )  # fmt: skip
-
-    stopped, again = retry_reporting("retry", end, using=alias)
-    # An earlier try may have been committed without an answer.
-    return bool(stopped) or (again and Redrive.objects.using(alias).filter(pk=number, reason=BY_HAND).exists())
+    return stepping.stop(number, BY_HAND, model=Redrive, verb="retry", using=alias)
 
 
 def redriven_of(run: Redrive) -> Redriven:
@@ -121,10 +110,10 @@ def redriven_of(run: Redrive) -> Redriven:
     return Redriven(
         id=run.pk,
         state=str(run.phase),
-        matched=run.matched,
-        redriven=run.redriven,
-        skipped=run.skipped,
-        reason=str(run.reason),
+        matched=run.matched or 0,
+        redriven=run.changed,
+        skipped=run.refused,
+        reason=str(run.problem),
         filters=run.filters,
         limit=run.job_limit,
         canary=run.canary,

@@ -120,7 +120,7 @@ def _level(table: str) -> Level | None:
 
 
 def _models() -> list[type[Model]]:
-    return list(apps.get_app_config("jobqueue").get_models())
+    return [model for model in apps.get_app_config("jobqueue").get_models() if not model._meta.proxy]
 
 
 def _present(using: str) -> set[str]:

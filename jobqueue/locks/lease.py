@@ -30,13 +30,14 @@ from jobqueue.exceptions import InsideTransaction
 from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import TimedLock
-from jobqueue.models import FenceFloor, LockRow
+from jobqueue.models import CounterShard, LockRow
+from jobqueue.models.counter import DELETED_LOCKS
+from jobqueue.models.locks import LEASE_FLOOR, add_to_floor, floor
 from jobqueue.validation import check_int
 
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
 # A row that was inserted may be deleted by hand before it is read.
 _LOOKS = 3
-_FLOOR_ID = 1
 
 
 def lease_lock(
@@ -182,9 +183,9 @@ def make_row(name: str, owner: str, token: bytes, ttl_seconds: float, *, using: 
     field: Any = LockRow._meta.get_field("owner_token")
     found, connection = vendor(using), connections[using]
     names = [found.text_parameter(connection, text) for text in (name, owner)]
-    values = [*names, field.get_db_prep_save(token, connection), ttl_seconds, _FLOOR_ID]
+    values = [*names, field.get_db_prep_save(token, connection), ttl_seconds]
     if not _insert_row(values, using):
-        _make_floor(using)
+        add_to_floor(LEASE_FLOOR, 0, using)
         _insert_row(values, using)
 
 
@@ -202,13 +203,14 @@ def _insert_row(values: list[Any], using: str) -> bool:
 
 
 def _insert_sql(places: list[str], using: str) -> str:
-    name, owner, token, seconds, floor = places
+    name, owner, token, seconds = places
     found, quote = vendor(using), connections[using].ops.quote_name
     columns = ", ".join(map(quote, ["lock_key", "fence", "owner", "owner_token", "expires_at"]))
     ends = found.now_plus_sql % {"expressions": seconds}
     return (
-        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, fence + 1, {owner}, {token}, {ends} "
-        f"FROM {quote(FenceFloor._meta.db_table)} WHERE id = {floor} {found.for_share_sql}"
+        f"INSERT INTO {quote(LockRow._meta.db_table)} ({columns}) SELECT {name}, total + 1, {owner}, {token}, {ends} "
+        f"FROM {quote(CounterShard._meta.db_table)} WHERE counter_key = '{DELETED_LOCKS}' AND shard = {LEASE_FLOOR} "
+        f"{found.for_share_sql}"
     )
 
 
@@ -234,23 +236,13 @@ def _sweep(limit: int, using: str) -> int:
     found = vendor(using)
     with found.transaction(connections[using]):
         # Lock the floor first, in the same order as make_row().
-        floor = FenceFloor.objects.using(using).filter(pk=_FLOOR_ID)
-        if not floor.select_for_update():
-            _make_floor(using)
-            floor.select_for_update().get()
+        add_to_floor(LEASE_FLOOR, 0, using)
         rows = found.lock_rows(found.force_index(ended(using), "ix_lock_expiry")).values_list("pk", "fence")[:limit]
         fences = dict(rows)
         if not fences:
             return 0
-        floor.filter(fence__lt=max(fences.values())).update(fence=max(fences.values()))
+        highest = max(fences.values())
+        floor(LEASE_FLOOR, using).filter(total__lt=highest).update(total=highest)
         # Filtered again: not every database kept these rows locked since they were read.
         gone, _ = ended(using).filter(pk__in=list(fences)).order_by().delete()
     return gone
-
-
-def _make_floor(using: str) -> None:
-    try:
-        with transaction.atomic(using=using):
-            FenceFloor(id=_FLOOR_ID, fence=0).save(using=using, force_insert=True)
-    except IntegrityError:
-        pass

@@ -20,7 +20,8 @@ from jobqueue.db.locks import MutexTable
 from jobqueue.exceptions import InvalidValue, LockNotAcquired, TransactionRequired
 from jobqueue.locks.deadline import Deadline
 from jobqueue.lockstats import recorder
-from jobqueue.models import FenceFloor, MutexRow
+from jobqueue.models import CounterShard, MutexRow
+from jobqueue.models.counter import DELETED_LOCKS
 from jobqueue.models.locks import MUTEX_FLOOR
 from jobqueue.validation import LOCK_CHARS, check_seconds, key_text
 
@@ -28,15 +29,15 @@ Part = str | int | uuid.UUID
 KIND = "mutex"
 #: rows of mutexes that nobody has taken for so long are deleted
 MUTEX_IDLE_SECONDS = 86_400
-_FLOOR = FenceFloor._meta.db_table
+_COUNTERS = CounterShard._meta.db_table
 _ROWS = MutexTable(
     table=MutexRow._meta.db_table,
     key="lock_key",
     takes="takes",
     taken_at="taken_at",
     created_at="created_at",
-    deletions_sql=f"SELECT fence FROM {_FLOOR} WHERE id = {MUTEX_FLOOR}",
-    no_deletion_sql=f"INSERT INTO {_FLOOR} (id, fence) VALUES ({MUTEX_FLOOR}, 0)",
+    deletions_sql=f"SELECT total FROM {_COUNTERS} WHERE counter_key = '{DELETED_LOCKS}' AND shard = {MUTEX_FLOOR}",
+    no_deletion_sql=f"INSERT INTO {_COUNTERS} (counter_key, shard, total) VALUES ('{DELETED_LOCKS}', {MUTEX_FLOOR}, 0)",
     idle_seconds=MUTEX_IDLE_SECONDS,
 )
 

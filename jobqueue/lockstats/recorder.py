@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
@@ -29,12 +29,14 @@ from jobqueue.db.retry import Refusal
 from jobqueue.db.stuck_statements import watched
 from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import WrongSettings
-from jobqueue.models import LockFinding, LockStat, RedoneStat
+from jobqueue.models import LockFinding, LockStat
 
 logger = logging.getLogger("jobqueue.locks")
 
 #: the key that stands for all keys without counters of their own
 OTHER = ""
+#: the kind of counters that are of transactions which the database refused; their key is the verb and the error
+TRANSACTION = "transaction"
 #: keys with counters of their own in one window; more are counted as OTHER
 KEYS_MAX = 1000
 #: keys with a row of their own in one window, the most contended first; the others are written as OTHER
@@ -87,25 +89,19 @@ def waited(seconds: float, *, acquired: bool, contended: bool = False) -> dict[s
 
 
 class LockId(NamedTuple):
-    """A lock: its kind, such as "mutex", and its key; the key OTHER stands for many."""
+    """A lock: its kind, such as "mutex", and its key; the key OTHER stands for many.
+
+    Or the transactions of one verb that one kind of error ended: those that ran again are counted as `contended`, and
+    those that raised the error to their caller as `failed`.
+    """
 
     kind: str
     key: str
 
-
-class TransactionId(NamedTuple):
-    """Transactions of one verb that one kind of error ended."""
-
-    verb: str
-    error: str
-
-
-@dataclass(slots=True)
-class Refused:
-    """How many of them ran again, and how many raised the error to their caller."""
-
-    redone: int = 0
-    given_up: int = 0
+    @property
+    def is_transaction(self) -> bool:
+        """They are few, so each has counters and a row of its own."""
+        return self.kind == TRANSACTION
 
 
 class Window:
@@ -114,7 +110,6 @@ class Window:
     def __init__(self, number: int) -> None:
         self.number, self.begun = number, time.monotonic()
         self.counters: dict[LockId, Counters] = {}
-        self.refused: dict[TransactionId, Refused] = {}
         self.changes = self.written = 0
         self._kept: set[LockId] = set()
 
@@ -123,7 +118,8 @@ class Window:
         self.changes += 1
         found = self.counters.get(lock)
         if found is None:
-            counted_as = lock if len(self.counters) < KEYS_MAX else LockId(lock.kind, OTHER)
+            has_room = lock.is_transaction or len(self.counters) < KEYS_MAX
+            counted_as = lock if has_room else LockId(lock.kind, OTHER)
             found = self.counters.setdefault(counted_as, Counters())
         return found
 
@@ -132,14 +128,14 @@ class Window:
 
         A key that had a row once keeps it: the rows are totals, and a later write replaces an earlier one.
         """
-        for lock in sorted(self.counters, key=lambda lock: self.counters[lock].contention, reverse=True):
+        keys = [lock for lock in self.counters if lock.key != OTHER and not lock.is_transaction]
+        for lock in sorted(keys, key=lambda lock: self.counters[lock].contention, reverse=True):
             if len(self._kept) >= KEYS_KEPT:
                 break
-            if lock.key != OTHER:
-                self._kept.add(lock)
+            self._kept.add(lock)
         found: dict[LockId, Counters] = {}
         for lock, counters in self.counters.items():
-            row = lock if lock in self._kept else LockId(lock.kind, OTHER)
+            row = lock if lock.is_transaction or lock in self._kept else LockId(lock.kind, OTHER)
             found.setdefault(row, Counters()).add(asdict(counters))
         return found
 
@@ -155,18 +151,11 @@ class Buffer:
         self.total = Counters()
 
     def count(self, lock: LockId, event: Mapping[str, int]) -> None:
-        """Add the counters of one event."""
+        """Add the counters of one event; the total is that of locks."""
         with self._lock:
-            for counters in (self._window.of(lock), self.total):
-                counters.add(event)
-
-    def count_refused(self, transaction: TransactionId, *, redone: bool) -> None:
-        """Add one try of a transaction that the database refused."""
-        with self._lock:
-            self._window.changes += 1
-            found = self._window.refused.setdefault(transaction, Refused())
-            found.redone += redone
-            found.given_up += not redone
+            self._window.of(lock).add(event)
+            if not lock.is_transaction:
+                self.total.add(event)
 
     def pending(self) -> Iterator[tuple[Window, dict[LockId, Counters]]]:
         """The windows to write and their totals, oldest first; asking for the next marks a window as written."""
@@ -204,29 +193,21 @@ def deadlock_finding(report: Deadlock) -> Finding:
     return Finding(LockFinding.Kind.DEADLOCK, report.identity, asdict(report))
 
 
-def write_counters(
-    model: type[LockStat | RedoneStat],
-    names: tuple[str, str],
-    window: int,
-    counters: Iterable[tuple[tuple[str, str], Counters | Refused]],
-    *,
-    using: str,
-) -> None:
-    """Write the counters of a window of this process by their `names`; a later call with newer ones replaces them."""
-    # Django 6 leaves a column with its default out of the INSERT, and then MySQL cannot update by it.
-    seen_at = {"counted_at" if model is LockStat else "last_seen_at": UtcNow()}
+def write_counters(window: int, counters: Mapping[LockId, Counters], *, using: str) -> None:
+    """Write the counters of a window of this process; a later call with newer ones replaces them."""
     rows = [
-        model(
-            id=digest(_process.source, str(window), *key),
-            **seen_at,
-            **dict(zip(names, key, strict=True)),
+        LockStat(
+            id=digest(_process.source, str(window), *lock),
+            kind=lock.kind,
+            lock_key=lock.key,
+            # Django 6 leaves a column with its default out of the INSERT, and then MySQL cannot update by it.
+            counted_at=UtcNow(),
             **asdict(counted),
         )
         # In order of the key: two processes never write one row, but their index entries are neighbours.
-        for key, counted in sorted(counters)
+        for lock, counted in sorted(counters.items())
     ]
-    changing = [field.name for field in model._meta.concrete_fields if field.name not in ("id", "counted_at", *names)]
-    write_rows(rows, changing, using=using)
+    write_rows(rows, ("counted_at", *COUNTER_NAMES), using=using)
 
 
 def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
@@ -298,8 +279,8 @@ def reentered(kind: str, key: str) -> None:
 def refused(refusal: Refusal) -> None:
     """Count a transaction that the database refused. Observes jobqueue.db.retry."""
     if _counts():
-        transaction = TransactionId(refusal.verb, refusal.kind.value)
-        _process.buffer.count_refused(transaction, redone=refusal.redone)
+        lock = LockId(TRANSACTION, f"{refusal.verb} {refusal.kind.value}")
+        _process.buffer.count(lock, {"contended" if refusal.redone else "failed": 1})
 
 
 def found(finding: Finding) -> None:
@@ -333,8 +314,7 @@ def flush() -> None:
     # One at a time: rows are totals, and an older total must not replace a newer one.
     with _process.flushing, watched(connections[alias]):
         for window, totals in _process.buffer.pending():
-            write_counters(LockStat, ("kind", "lock_key"), window.number, totals.items(), using=alias)
-            write_counters(RedoneStat, ("verb", "error"), window.number, dict(window.refused).items(), using=alias)
+            write_counters(window.number, totals, using=alias)
         _process.buffer.forget_written()
         while _process.findings:
             keep_findings([_process.findings[0]], using=alias)

@@ -18,8 +18,8 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.diagnostics import LockWait, SlowStatement
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import NotSupported
-from jobqueue.lockstats.recorder import COUNTER_NAMES, Counters
-from jobqueue.models import LockFinding, LockRow, LockStat, RedoneStat
+from jobqueue.lockstats.recorder import COUNTER_NAMES, TRANSACTION, Counters
+from jobqueue.models import LockFinding, LockRow, LockStat
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class ServerLocks:
 
 def read_kinds(*, seconds: float, using: str) -> list[LockSummary]:
     """The sums of each kind of lock over the last `seconds`."""
-    rows = _since(seconds, using).values("kind").annotate(**_SUMS).order_by("kind")
+    rows = _of_locks(seconds, using).values("kind").annotate(**_SUMS).order_by("kind")
     return [_summary(row, "") for row in rows]
 
 
@@ -71,7 +71,7 @@ def read_keys(*, seconds: float, limit: int, using: str) -> list[LockSummary]:
 
     Reads the counters of that time: at most 51 rows per kind, process and minute.
     """
-    rows = _since(seconds, using).values("kind", "lock_key").annotate(**_SUMS)
+    rows = _of_locks(seconds, using).values("kind", "lock_key").annotate(**_SUMS)
     ranked = rows.order_by(
         (F("sum_failed") + F("sum_contended")).desc(), "-sum_reentries", "-sum_wait_us", "-sum_acquired", "lock_key"
     )
@@ -95,16 +95,14 @@ def read_redone(*, seconds: float, using: str) -> list[RedoneTransactions]:
 
     At most as many as there are verbs and kinds of errors.
     """
-    rows = (
-        RedoneStat._default_manager.using(using).filter(last_seen_at__gt=UtcNowPlus(-seconds)).values("verb", "error")
-    )
-    sums = rows.annotate(sum_redone=Sum("redone"), sum_given_up=Sum("given_up"), last=Max("last_seen_at"), now=UtcNow())
-    return [
-        RedoneTransactions(
-            row["verb"], row["error"], int(row["sum_redone"]), int(row["sum_given_up"]), row["last"], row["now"]
-        )
-        for row in sums.order_by("-sum_given_up", "-sum_redone", "verb", "error")
-    ]
+    rows = _since(seconds, using).filter(kind=TRANSACTION).values("lock_key")
+    sums = rows.annotate(redone=Sum("contended"), given_up=Sum("failed"), last=Max("counted_at"), now=UtcNow())
+    found = []
+    for row in sums.order_by("-given_up", "-redone", "lock_key"):
+        verb, _, error = row["lock_key"].partition(" ")
+        redone, given_up = int(row["redone"]), int(row["given_up"])
+        found.append(RedoneTransactions(verb, error, redone, given_up, row["last"], row["now"]))
+    return found
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:
@@ -161,6 +159,10 @@ _SUMS: dict[str, Aggregate] = {f"sum_{name}": (Max if name.endswith("_max") else
 
 def _since(seconds: float, using: str) -> QuerySet[Any]:
     return LockStat.objects.using(using).filter(counted_at__gt=UtcNowPlus(-seconds))
+
+
+def _of_locks(seconds: float, using: str) -> QuerySet[Any]:
+    return _since(seconds, using).exclude(kind=TRANSACTION)
 
 
 def _summary(row: dict[str, Any], key: str) -> LockSummary:

@@ -19,7 +19,6 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.grouping.members import still_read
 from jobqueue.models import (
-    Allocation,
     ArchivedJob,
     AuditEvent,
     GroupMember,
@@ -32,8 +31,6 @@ from jobqueue.models import (
     LockFinding,
     LockStat,
     OutboxEvent,
-    QueueStat,
-    RedoneStat,
     Redrive,
     Schedule,
     ScheduleTick,
@@ -63,7 +60,7 @@ class Cleaner:
         if age_seconds is None:
             return Counter()
         before = UtcNowPlus(-age_seconds) if age_seconds else UtcNow()
-        rows = self.model._base_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
+        rows = self.model._default_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
         deleted, end = 0, time.monotonic() + seconds
         while True:
             gone = retry_transient("housekeeping", lambda: self._delete_some(rows, limit), using=using)
@@ -78,7 +75,7 @@ class Cleaner:
         server = vendor(rows.db)
         with server.transaction(connections[rows.db]):
             keys = list(server.lock_rows(server.force_index(rows, self.index)).values_list("pk", flat=True)[:limit])
-            return self.model._base_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
+            return self.model._default_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +154,9 @@ KEYS = Cleaner("keys", HeldKey, "created_at", "ix_key_age", _key_seconds)
 IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)
 LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds)
 LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
-REDONE_STATS = Cleaner("redone_figures", RedoneStat, "last_seen_at", "ix_redone_stat_age", _lock_stat_seconds)
 #: those under way stay: their ended_at is NULL
 REDRIVES = Cleaner(
-    "redrives", Redrive, "ended_at", "ix_redrive_ended", lambda settings: settings.redrive_retention_seconds
+    "redrives", Redrive, "ended_at", "ix_audit_ended", lambda settings: settings.redrive_retention_seconds
 )
 #: those under way stay: their ended_at is NULL
 AUDIT_EVENTS = Cleaner(
@@ -169,9 +165,6 @@ AUDIT_EVENTS = Cleaner(
 #: those that run stay: their stopped_at is NULL
 WORKERS = Cleaner(
     "workers", Worker, "stopped_at", "ix_worker_alive", lambda settings: settings.worker_retention_seconds
-)
-ALLOCATIONS = Cleaner(
-    "allocations", Allocation, "created_at", "ix_allocation_age", lambda settings: settings.allocation_retention_seconds
 )
 ARCHIVED_JOBS = Cleaner(
     "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
@@ -198,13 +191,6 @@ SCHEDULES = Cleaner(
 JOB_STATS = Cleaner(
     "statistics", JobStat, "counted_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
 )
-QUEUE_STATS = Cleaner(
-    "queue_statistics",
-    QueueStat,
-    "counted_at",
-    "ix_queue_stat_age",
-    lambda settings: settings.stat_retention_seconds,
-)
 #: those that fire stay: their quiet_at is NULL
 JOB_ALARMS = Cleaner(
     "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
@@ -216,14 +202,11 @@ CLEANERS: tuple[Cleaner | GroupCleaner, ...] = (
     IDEMPOTENCY_RECORDS,
     LOCK_STATS,
     LOCK_FINDINGS,
-    REDONE_STATS,
     JOB_STATS,
-    QUEUE_STATS,
     JOB_ALARMS,
     REDRIVES,
     AUDIT_EVENTS,
     WORKERS,
-    ALLOCATIONS,
     ARCHIVED_JOBS,
     SCHEDULE_TICKS,
     SCHEDULE_VERSIONS,

@@ -16,8 +16,8 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.locks.lease import ended, sweep
 from jobqueue.locks.mutex_rows import MUTEX_IDLE_SECONDS
-from jobqueue.models import FenceFloor, MutexRow
-from jobqueue.models.locks import MUTEX_FLOOR, raise_mutex_floor
+from jobqueue.models import MutexRow
+from jobqueue.models.locks import MUTEX_FLOOR, add_to_floor, floor
 
 #: rows of mutexes that one pass reads; the next pass goes on behind them
 MUTEX_ROWS = 5_000
@@ -68,13 +68,13 @@ def _idle() -> Q:
 def _delete_mutexes(keys: list[str], using: str) -> int:
     server = vendor(using)
     with server.transaction(connections[using]):
-        floor = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
-        if floor.exists() and not server.lock_rows(floor):
+        deletions = floor(MUTEX_FLOOR, using)
+        if deletions.exists() and not server.lock_rows(deletions):
             # A transaction relies on no row being deleted until it ends; the next pass tries again.
             return 0
         rows = MutexRow.objects.using(using).filter(_idle())
         locked = list(server.lock_rows(rows.filter(pk__in=keys)).values_list("pk", flat=True))
         if locked:
-            raise_mutex_floor(using)
+            add_to_floor(MUTEX_FLOOR, 1, using)
         # One DELETE per key: led by a scan, a DELETE would wait for rows that others have locked.
         return sum(rows.filter(pk=key).delete_only()[0] for key in locked)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -22,38 +22,36 @@ from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
-from jobqueue.models import JobStat, QueueStat
-from jobqueue.models.stat import EPOCH, CountedEnds
-from jobqueue.stats.ends import Ends
+from jobqueue.models import JobStat
+from jobqueue.models.stat import EPOCH
+from jobqueue.stats.ends import Ends, Kind
 
 #: rows of one transaction
 BATCH = 500
 #: while there is more, the next step of a worker follows after this pause
 PAUSE_SECONDS = 0.2
-#: a queue, or a task in a queue
-Name: TypeAlias = tuple[str, ...]
+Span = JobStat.Span
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Rows of one span become rows of another when they are old enough."""
 
-    source: JobStat.Span
-    target: JobStat.Span
+    source: Span
+    target: Span
     seconds: int  # of the target
     age: timedelta  # after the end of the target span
 
 
 RULES = (
     # The writer of a row repeats a write for four minutes (recorder.REPEAT_SECONDS), and then never again.
-    Rule(JobStat.Span.PROCESS, JobStat.Span.MINUTE, 60, timedelta(minutes=5)),
-    Rule(JobStat.Span.MINUTE, JobStat.Span.HOUR, 3600, timedelta(hours=3)),
-    Rule(JobStat.Span.HOUR, JobStat.Span.DAY, 86_400, timedelta(days=8)),
+    Rule(Span.PROCESS, Span.MINUTE, 60, timedelta(minutes=5)),
+    Rule(Span.MINUTE, Span.HOUR, 3600, timedelta(hours=3)),
+    Rule(Span.HOUR, Span.DAY, 86_400, timedelta(days=8)),
+    Rule(Span.QUEUE_PROCESS, Span.QUEUE_MINUTE, 60, timedelta(minutes=5)),
+    Rule(Span.QUEUE_MINUTE, Span.QUEUE_HOUR, 3600, timedelta(hours=3)),
+    Rule(Span.QUEUE_HOUR, Span.QUEUE_DAY, 86_400, timedelta(days=8)),
 )
-
-
-#: the tables, and the columns whose values have rows of their own
-TABLES: dict[type[JobStat | QueueStat], tuple[str, ...]] = {JobStat: ("queue", "task"), QueueStat: ("queue",)}
 
 
 class StatRollup:
@@ -72,19 +70,18 @@ class StatRollup:
 
 
 def roll_up_some(*, using: str) -> Counter[str]:
-    """One step: one transaction, by the first table and rule that find rows."""
+    """One step: one transaction, by the first rule that finds rows."""
     now = read_now(using)
-    for model in TABLES:
-        for rule in RULES:
-            until = _begin(now - rule.age, rule)
-            rows = model._default_manager.using(using).filter(span=rule.source, begins_at__lt=until)
-            # The usual case: no transaction.
-            oldest = rows.order_by("begins_at").values_list("begins_at", flat=True).first()
-            if oldest is not None:
-                merge = partial(_merge, model, rule, _begin(oldest, rule), now, using)
-                done = retry_transient("housekeeping", merge, using=using)
-                if done:
-                    return done
+    for rule in RULES:
+        until = _begin(now - rule.age, rule)
+        rows = JobStat.objects.using(using).filter(span=rule.source, begins_at__lt=until)
+        # The usual case: no transaction.
+        oldest = rows.order_by("begins_at").values_list("begins_at", flat=True).first()
+        if oldest is not None:
+            merge = partial(_merge, rule, _begin(oldest, rule), now, using)
+            done = retry_transient("housekeeping", merge, using=using)
+            if done:
+                return done
     return Counter()
 
 
@@ -94,61 +91,49 @@ def _begin(instant: datetime, rule: Rule) -> datetime:
     return datetime.fromtimestamp(seconds - seconds % rule.seconds, tz=instant.tzinfo)
 
 
-def _merge(
-    model: type[JobStat | QueueStat], rule: Rule, begins_at: datetime, now: datetime, using: str
-) -> Counter[str]:
+def _merge(rule: Rule, begins_at: datetime, now: datetime, using: str) -> Counter[str]:
     """Replace rows of `source` in one target span, and those of `target` that they belong to, by their sums.
 
     In the order of their names, so that rows of one name come together however many names there are.
     """
-    server, columns = vendor(using), TABLES[model]
-    stats: QuerySet[JobStat | QueueStat] = model._default_manager.using(using)
+    stats: QuerySet[JobStat] = JobStat.objects.using(using)
     end = begins_at + timedelta(seconds=rule.seconds)
-    with server.transaction(connections[using]):
+    with vendor(using).transaction(connections[using]):
         rows = stats.filter(span=rule.source, begins_at__gte=begins_at, begins_at__lt=end)
-        found = list(server.lock_rows(rows.order_by(*columns, "id"))[:BATCH])
+        found = list(vendor(using).lock_rows(rows.order_by("queue", "task", "id"))[:BATCH])
         if not found:
             return Counter()
         stats.filter(pk__in=[row.pk for row in found]).delete()
         written = _add(stats, found, span=rule.target, begins_at=begins_at, counted_at=begins_at)
-        if model is JobStat and rule.source == JobStat.Span.PROCESS:
-            _add(stats, found, span=JobStat.Span.TOTAL, begins_at=EPOCH, counted_at=now)
+        if rule.source == Span.PROCESS:
+            _add(stats, found, span=Span.TOTAL, begins_at=EPOCH, counted_at=now)
     return Counter(statistics_added_up=len(found), statistics_written=written)
 
 
-def _add(
-    stats: QuerySet[JobStat | QueueStat], rows: Sequence[JobStat | QueueStat], *, counted_at: datetime, **time: Any
-) -> int:
+def _add(stats: QuerySet[JobStat], rows: Sequence[JobStat], *, counted_at: datetime, **time: Any) -> int:
     """Add `rows` to those of their names that begin at this time, and return the number of rows that were written.
 
     In the transaction of the caller, which deletes `rows`. A row that another roll-up has locked is left alone, and a
     second one is written beside it: so nobody waits, and no two roll-ups deadlock.
     """
-    columns = TABLES[stats.model]
-    sums = sums_by_name(rows, columns)
-    names = {f"{column}__in": {getattr(row, column) for row in rows} for column in columns}
-    there = vendor(stats.db).lock_rows(stats.filter(**time, **names).order_by(*columns, "id"))
-    earlier = [row for row in there if name_of(row, columns) in sums]
-    for name, ends in sums_by_name(earlier, columns).items():
-        sums[name].add(ends)
+    sums = sums_by_kind(rows)
+    names = {f"{column}__in": {getattr(row, column) for row in rows} for column in Kind._fields}
+    there = vendor(stats.db).lock_rows(stats.filter(**time, **names).order_by("queue", "task", "id"))
+    earlier = [row for row in there if Kind(row.queue, row.task) in sums]
+    for kind, ends in sums_by_kind(earlier).items():
+        sums[kind].add(ends)
     stats.filter(pk__in=[row.pk for row in earlier]).delete()
-    times = time | {"counted_at": counted_at}
     new = [
-        stats.model(id=os.urandom(16), **times, **dict(zip(columns, name, strict=True)), **ends.columns())
-        for name, ends in sorted(sums.items(), key=itemgetter(0))
+        JobStat(id=os.urandom(16), counted_at=counted_at, **time, **kind._asdict(), **ends.columns())
+        for kind, ends in sorted(sums.items(), key=itemgetter(0))
     ]
     stats.bulk_create(new, batch_size=BATCH)
     return len(new)
 
 
-def name_of(row: CountedEnds, columns: Sequence[str]) -> Name:
-    """The values of these columns."""
-    return tuple(getattr(row, column) for column in columns)
-
-
-def sums_by_name(rows: Iterable[CountedEnds], columns: Sequence[str]) -> dict[Name, Ends]:
-    """The sums of `rows` by the values of these columns."""
-    sums: dict[Name, Ends] = {}
+def sums_by_kind(rows: Iterable[JobStat]) -> dict[Kind, Ends]:
+    """The sums of `rows` by queue and task."""
+    sums: dict[Kind, Ends] = {}
     for row in rows:
-        sums.setdefault(name_of(row, columns), Ends()).add(Ends.of(row))
+        sums.setdefault(Kind(row.queue, row.task), Ends()).add(Ends.of(row))
     return sums

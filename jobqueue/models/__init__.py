@@ -16,32 +16,29 @@ if apps.apps_ready and not apps.is_installed("jobqueue"):
 
 from jobqueue.models.alarm import JobAlarm
 from jobqueue.models.archive import ArchivedJob
-from jobqueue.models.audit import AuditEvent
+from jobqueue.models.audit import AuditEvent, Redrive
 from jobqueue.models.counter import CounterShard
 from jobqueue.models.failure_note import FailureNote
 from jobqueue.models.flow import BreakerState, FlowRule, Gate, GateSlot, GateWait
 from jobqueue.models.group import GroupMember, GroupParent, JobGroup
-from jobqueue.models.idempotency import Allocation, IdempotencyRecord
+from jobqueue.models.idempotency import IdempotencyRecord
 from jobqueue.models.job import Job, JobAttempt
-from jobqueue.models.lock_activity import LockFinding, LockStat, RedoneStat
-from jobqueue.models.locks import FenceFloor, LockRow, MutexRow
+from jobqueue.models.lock_activity import LockFinding, LockStat
+from jobqueue.models.locks import LockRow, MutexRow
 from jobqueue.models.ordering import HeldKey, LaneEntry
 from jobqueue.models.outbox import OutboxEvent
-from jobqueue.models.redrive import Redrive
 from jobqueue.models.result_expiry import ResultExpiry
 from jobqueue.models.schedule import Schedule, ScheduleTick, ScheduleVersion
-from jobqueue.models.stat import JobStat, QueueStat
+from jobqueue.models.stat import JobStat
 from jobqueue.models.tag import JobTag
 from jobqueue.models.worker import Worker
 
 __all__ = [
-    "Allocation",
     "ArchivedJob",
     "AuditEvent",
     "BreakerState",
     "CounterShard",
     "FailureNote",
-    "FenceFloor",
     "FlowRule",
     "Gate",
     "GateSlot",
@@ -62,8 +59,6 @@ __all__ = [
     "LockStat",
     "MutexRow",
     "OutboxEvent",
-    "QueueStat",
-    "RedoneStat",
     "Redrive",
     "ResultExpiry",
     "Schedule",

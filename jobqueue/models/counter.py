@@ -8,9 +8,15 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.db.fields import NameField
 from jobqueue.validation import LOCK_CHARS
 
+#: the key of the rows for deleted locks, which no counter can have: models/locks.py
+DELETED_LOCKS = ""
+
 
 class CounterShard(models.Model):
-    """One part of a counter, made on demand by jobqueue.counter; the counter is the sum of its parts."""
+    """One part of a counter, made on demand by jobqueue.counter; the counter is the sum of its parts.
+
+    The parts of DELETED_LOCKS are numbers of their own.
+    """
 
     # The key first: value() reads one short range of the primary key.
     pk = models.CompositePrimaryKey("counter_key", "shard")

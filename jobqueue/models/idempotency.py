@@ -6,11 +6,14 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.fields import KeyField, NameField, PayloadField, UnsignedBigAutoField, UtcDateTimeField
+from jobqueue.db.fields import KeyField, NameField, PayloadField, UtcDateTimeField
 
 
 class IdempotencyRecord(models.Model):
-    """One effect that has happened. Committed together with the effect, so a committed row is always complete."""
+    """One effect that has happened. Committed together with the effect, so a committed row is always complete.
+
+    Of take() the effect is the rows that it has handed out: `result` has their primary keys as texts, in order.
+    """
 
     # SHA-256 of the key: byte-exact on every database, whatever the key's length. The first to insert it has the
     # key; all others wait here and read the winner's result. The primary key, because in any other unique index InnoDB
@@ -35,31 +38,3 @@ class IdempotencyRecord(models.Model):
 
     def __str__(self) -> str:
         return str(self.label)
-
-
-class Allocation(models.Model):
-    """One answered request. Committed together with the rows it names; a request that got nothing has none."""
-
-    id = UnsignedBigAutoField(primary_key=True)
-    table_label = NameField(_("table"), max_length=255)
-    request_id = KeyField(_("request id"))
-    # Primary keys as text, in the order they were handed out; no foreign key: any table, any key type.
-    row_ids = models.JSONField(_("row ids"))
-    created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
-
-    class Meta:
-        db_table = "job_allocation"
-        verbose_name = _("allocation")
-        verbose_name_plural = _("allocations")
-        default_permissions = ("view",)
-        constraints = [
-            # take(): the first to insert a request id has it; all others wait here and read the winner's rows
-            models.UniqueConstraint(fields=["table_label", "request_id"], name="uq_allocation_request"),
-        ]
-        indexes = [
-            # maintenance.cleaner: oldest first
-            models.Index(fields=["created_at"], name="ix_allocation_age"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{len(self.row_ids)} rows of {self.table_label}"

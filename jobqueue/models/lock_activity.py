@@ -11,10 +11,14 @@ from jobqueue.validation import LOCK_CHARS
 
 
 class LockStat(models.Model):
-    """The counters of one lock in one process for about a minute. Only that process writes the row."""
+    """The counters of one lock in one process for about a minute. Only that process writes the row.
+
+    Or those of transactions that the database refused: lockstats.recorder.TRANSACTION.
+    """
 
     # A digest of process, minute and lock: a second write, also after a lost answer, writes the same row.
     id = TokenField(primary_key=True)
+    # Of the last write.
     counted_at = UtcDateTimeField(_("counted at"), db_default=UtcNow())
     kind = NameField(_("kind of lock"), max_length=16)
     # "" = all other keys of this kind: of each minute only the most contended ones have rows.
@@ -41,31 +45,6 @@ class LockStat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.lock_key}"
-
-
-class RedoneStat(models.Model):
-    """How often one process redid or gave up transactions of one verb after one kind of error in about a minute."""
-
-    # A digest of process, minute, verb and error, as in LockStat.
-    id = TokenField(primary_key=True)
-    last_seen_at = UtcDateTimeField(_("last seen"), db_default=UtcNow())
-    verb = NameField(_("verb"), max_length=32)
-    error = NameField(_("error"), max_length=32)
-    redone = models.BigIntegerField(_("redone"), default=0)
-    given_up = models.BigIntegerField(_("given up"), default=0)
-
-    class Meta:
-        db_table = "job_redone_stat"
-        verbose_name = _("redone transactions")
-        verbose_name_plural = _("redone transactions")
-        default_permissions = ()
-        indexes = [
-            # lockstats.report: the last minutes; maintenance.cleaner: the oldest
-            models.Index(fields=["last_seen_at"], name="ix_redone_stat_age"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.error}"
 
 
 class LockFinding(models.Model):

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import IntegrityError, models, router, transaction
-from django.db.models import F
+from django.db import models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
+from jobqueue.db.upsert import upsert
+from jobqueue.models.counter import DELETED_LOCKS, CounterShard
 from jobqueue.validation import LOCK_CHARS
 
-#: the row of job_lock_floor that is written whenever rows of mutexes are deleted
-MUTEX_FLOOR = 2
+#: parts of DELETED_LOCKS: no deleted lease lock had a fence above the first number, so one that is made anew begins
+#: beyond it; the second one says how often rows of mutexes were deleted
+LEASE_FLOOR, MUTEX_FLOOR = 1, 2
 
 
-def raise_mutex_floor(using: str) -> None:
-    """Record in the open transaction that rows of mutexes are deleted."""
-    floor = FenceFloor.objects.using(using).filter(pk=MUTEX_FLOOR)
-    if floor.update(fence=F("fence") + 1):
-        return
-    try:
-        with transaction.atomic(using=using):
-            FenceFloor(id=MUTEX_FLOOR, fence=1).save(using=using, force_insert=True)
-    except IntegrityError:
-        floor.update(fence=F("fence") + 1)
+def floor(part: int, using: str) -> models.QuerySet[CounterShard]:
+    """The row of one of them, if it was ever made."""
+    return CounterShard.objects.using(using).filter(counter_key=DELETED_LOCKS, shard=part)
+
+
+def add_to_floor(part: int, number: int, using: str) -> None:
+    """Make or lock the row of one of them, and add a number, which may be 0."""
+    upsert(CounterShard, [(DELETED_LOCKS, part, number)], keys=("counter_key", "shard"), added="total", using=using)
 
 
 class MutexQuerySet(models.QuerySet["MutexRow"]):
@@ -33,7 +33,7 @@ class MutexQuerySet(models.QuerySet["MutexRow"]):
 
     def delete(self) -> tuple[int, dict[str, int]]:
         with transaction.atomic(using=self.db):
-            raise_mutex_floor(self.db)
+            add_to_floor(MUTEX_FLOOR, 1, self.db)
             return self.delete_only()
 
     def delete_only(self) -> tuple[int, dict[str, int]]:
@@ -47,7 +47,7 @@ class MutexQuerySet(models.QuerySet["MutexRow"]):
 class MutexRow(models.Model):
     """Something to lock for a key, made on demand by jobqueue.locks.mutex(), and deleted when it has long been idle.
 
-    Plain SQL that deletes rows must add one to `fence` of the row 2 of job_lock_floor in the same transaction.
+    Plain SQL that deletes rows must add one to `total` of the row ('', 2) of job_counter in the same transaction.
     """
 
     lock_key = NameField(_("lock key"), max_length=LOCK_CHARS, primary_key=True)
@@ -96,21 +96,3 @@ class LockRow(models.Model):
 
     def __str__(self) -> str:
         return str(self.lock_key)
-
-
-class FenceFloor(models.Model):
-    """What deleted locks leave behind. Row 1: no deleted lease lock had a fence above this one, so one that is made
-    anew begins beyond it. Row 2: how often rows of mutexes were deleted.
-    """
-
-    id = models.SmallIntegerField(primary_key=True)
-    fence = models.BigIntegerField(_("fence"))
-
-    class Meta:
-        db_table = "job_lock_floor"
-        verbose_name = _("fence floor")
-        verbose_name_plural = _("fence floors")
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return str(self.fence)

@@ -14,15 +14,18 @@ from jobqueue.db.fields import NameField, TinyIntegerField, TokenField, UtcDateT
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class CountedEnds(models.Model):
-    """How jobs of one queue ended in a span of time, and how long their runs took; with `task`, those of one task.
+class JobStat(models.Model):
+    """How jobs of one task in a queue, or of all its tasks, ended in a span of time, and how long their runs took.
 
-    Add up the rows: a span may have several. `wait_times` and `run_times` count runs by the bounds of stats.ends:
-    {"3": 17} are 17 runs in the fourth one.
+    Add up the rows of some spans: a span may have several. `wait_times` and `run_times` count runs by the bounds of
+    stats.ends: {"3": 17} are 17 runs in the fourth one.
     """
 
     class Span(models.IntegerChoices):
-        """How much time a row covers. Rows of PROCESS are written by one process; the others by the roll-up."""
+        """How much time a row covers. Rows of a PROCESS are written by one process; the others by the roll-up.
+
+        Those of a QUEUE count the same ends in fewer rows, which pages read.
+        """
 
         PROCESS = 0, _("a minute of one process")
         MINUTE = 1, _("a minute")
@@ -30,11 +33,17 @@ class CountedEnds(models.Model):
         DAY = 3, _("a day")
         #: what the roll-up has ever taken from rows of PROCESS: the counters of Prometheus begin with it
         TOTAL = 4, _("total")
+        QUEUE_PROCESS = 5, _("a minute of one process")
+        QUEUE_MINUTE = 6, _("a minute")
+        QUEUE_HOUR = 7, _("an hour")
+        QUEUE_DAY = 8, _("a day")
 
-    # Of rows of PROCESS a digest of process, minute, queue and task: a second write, also after a lost answer, writes
+    # Of rows of a PROCESS a digest of process, minute, queue and task: a second write, also after a lost answer, writes
     # the same row. The roll-up gives its rows random ids.
     id = TokenField(primary_key=True)
     queue = NameField(_("queue"), max_length=64)
+    # "" = raw rows, which have no task; and all tasks of a QUEUE.
+    task = NameField(_("task"), max_length=255)
     done = models.BigIntegerField(_("done"), default=0)
     # Runs that failed or were lost while attempts were left.
     retried = models.BigIntegerField(_("retried"), default=0)
@@ -58,26 +67,13 @@ class CountedEnds(models.Model):
     counted_at = UtcDateTimeField(_("counted at"), db_default=UtcNow())
 
     class Meta:
-        abstract = True
-
-
-#: spans of rows that cover each end once
-SPANS = (CountedEnds.Span.PROCESS, CountedEnds.Span.MINUTE, CountedEnds.Span.HOUR, CountedEnds.Span.DAY)
-
-
-class JobStat(CountedEnds):
-    """The ends of one task in one queue."""
-
-    # "" = raw rows, which have no task.
-    task = NameField(_("task"), max_length=255)
-
-    class Meta:
         db_table = "job_stat"
         verbose_name = _("job statistics")
         verbose_name_plural = _("job statistics")
         default_permissions = ("view",)
         indexes = [
-            # maintenance.stat_rollup: the oldest span, its rows by queue and task, and the totals of some tasks
+            # maintenance.stat_rollup: the oldest span, its rows by queue and task, and the totals of some tasks;
+            # stats.history: the last minutes
             models.Index(fields=["span", "begins_at", "queue", "task"], name="ix_job_stat_span"),
             # maintenance.cleaner: the oldest
             models.Index(fields=["counted_at"], name="ix_job_stat_age"),
@@ -87,20 +83,11 @@ class JobStat(CountedEnds):
         return f"{self.queue} {self.task} {self.begins_at}"
 
 
-class QueueStat(CountedEnds):
-    """The ends of all tasks in one queue: the same ends as in JobStat, in fewer rows, which pages read. No totals."""
-
-    class Meta:
-        db_table = "job_stat_queue"
-        verbose_name = _("queue statistics")
-        verbose_name_plural = _("queue statistics")
-        default_permissions = ()
-        indexes = [
-            # maintenance.stat_rollup: the oldest span, its rows by queue; stats.history: the last minutes
-            models.Index(fields=["span", "begins_at", "queue"], name="ix_queue_stat_span"),
-            # maintenance.cleaner: the oldest
-            models.Index(fields=["counted_at"], name="ix_queue_stat_age"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.queue} {self.begins_at}"
+#: spans of rows that cover each end once: those of tasks, and those of queues
+SPANS = (JobStat.Span.PROCESS, JobStat.Span.MINUTE, JobStat.Span.HOUR, JobStat.Span.DAY)
+QUEUE_SPANS = (
+    JobStat.Span.QUEUE_PROCESS,
+    JobStat.Span.QUEUE_MINUTE,
+    JobStat.Span.QUEUE_HOUR,
+    JobStat.Span.QUEUE_DAY,
+)

@@ -19,15 +19,13 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, Redrive
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
+from jobqueue.runs.stepping import WAITS_ALONE, write_step
 from jobqueue.transitions import Lease
 from jobqueue.transitions.alone import HeldBack, claim_alone
 from jobqueue.validation import check_id
 
-#: redrives of jobs that run alone and that no process has begun
-WAITS_ALONE = Q(alone=True, redriven=0)
 #: between two looks at a job that runs alone
 _LOOK_SECONDS = 1.0
 #: between two tries to begin one that a limit, a pause or a breaker holds back: each takes a process
@@ -93,7 +91,7 @@ def end_alone(run: Redrive, now: datetime, using: str) -> None:
         run.due_at = now + timedelta(seconds=_LOOK_SECONDS)
     elif status == Job.Status.READY and gate == HELD_GATE and waits == ALONE_REASON:
         # Its worker was stopped before the job had ended: the next one begins it again.
-        run.redriven, run.canaries, run.due_at = 0, [], now
+        run.changed, run.canaries, run.due_at = 0, [], now
     elif status == Job.Status.DONE:
         run.end(Redrive.State.DONE, f"job {job_id} is DONE")
     else:
@@ -143,22 +141,16 @@ def _begin(run_id: int, worker: str, lease_seconds: float, using: str) -> Lease 
             lease = claim_alone(job_id, worker=worker, lease_seconds=lease_seconds, using=using)
         except HeldBack as error:
             held_back = error
-        steps, run.steps = run.steps, run.steps + 1
         if held_back is not None:
-            run.reason, run.due_at = f"job {job_id} waits: {held_back.why}"[:200], UtcNowPlus(_HELD_BACK_SECONDS)
+            run.problem, run.due_at = f"job {job_id} waits: {held_back.why}"[:200], UtcNowPlus(_HELD_BACK_SECONDS)
         elif lease is None:
-            run.skipped = 1
+            run.refused = 1
             run.end(
                 Redrive.State.STOPPED,
                 f"job {job_id} was not run: its state, its dedupe key or its ordering key forbids it",
             )
         else:
-            run.reason = ""
-            run.redriven, run.canaries, run.due_at = 1, [[job_id, lease.fence]], UtcNowPlus(_LOOK_SECONDS)
-        # The number in the WHERE clause: not every database kept the row locked.
-        if not Redrive.objects.using(using).filter(pk=run_id, steps=steps).update(
-            phase=run.phase, reason=run.reason, redriven=run.redriven, skipped=run.skipped, canaries=run.canaries,
-            due_at=run.due_at, ended_at=run.ended_at, steps=run.steps, updated_at=UtcNow(),
-        ):  # fmt: skip
-            raise DatabaseBusy(f"redrive {run_id} was changed by others. Nothing was written; it is tried again.")
+            run.problem = ""
+            run.changed, run.canaries, run.due_at = 1, [[job_id, lease.fence]], UtcNowPlus(_LOOK_SECONDS)
+        write_step(run, using)
         return lease

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import cache
 from typing import NamedTuple, Protocol
 
 from django.db.models import Q, QuerySet
@@ -14,13 +13,12 @@ from django.db.models.functions import Coalesce
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import AuditEvent, Job
 from jobqueue.retention.deletion import REFUSALS, delete_job, delete_jobs
 from jobqueue.retention.history import keep_by
-from jobqueue.runs.stepping import DUE_MAX, LATER_SECONDS, Kind, Step, next_step, step_transaction
+from jobqueue.runs.stepping import LATER_SECONDS, Kind, Step, next_step, step_transaction
 from jobqueue.runs.verbs import still
 from jobqueue.runs.walking import next_ids
 from jobqueue.signals import held_back
@@ -50,12 +48,6 @@ class _Done(NamedTuple):
 def step(*, using: str, most: int = CHUNK) -> Step | None:
     """Do the next chunk of the bulk verb that has been due for longest."""
     return next_step(BULK_VERBS, most=most, using=using)
-
-
-@cache
-def _next_due(using: str) -> Prepared:
-    rows = AuditEvent.objects.using(using).filter(due_at__lte=UtcNow()).order_by("due_at")
-    return prepare_rows(rows.values_list("pk", "steps", "verb")[:DUE_MAX])
 
 
 def _take(event_id: int, most: int, using: str) -> Step | None:
@@ -118,14 +110,11 @@ def _write(event: AuditEvent, ids: list[int], reached: int, using: str) -> Step 
         steps=event.steps + 1,
         due_at=None if ends else UtcNowPlus(LATER_SECONDS) if waits else UtcNow(),
         started_at=event.started_at or UtcNow(),
+        updated_at=UtcNow(),
         ended_at=UtcNow() if ends else None,
     ):
         raise DatabaseBusy(f"bulk action {event.pk} was changed by others. Nothing was written; it is tried again.")
     return done
-
-
-def _end(mine: QuerySet[AuditEvent], steps: int, problem: str) -> None:
-    mine.update(phase=AuditEvent.State.FAILED, problem=problem, due_at=None, ended_at=UtcNow(), steps=steps + 1)
 
 
 def change(verb: str, ids: Sequence[int], only: Q, *, using: str) -> Changed:
@@ -178,9 +167,7 @@ _VERBS: dict[str, _Change] = {
 }
 BULK_VERBS = Kind(
     AuditEvent,
-    _next_due,
     _take,
-    _end,
     AuditEvent.State.FAILED,
     CHUNK,
     "bulk action {id} ({verb})",

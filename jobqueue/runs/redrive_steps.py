@@ -6,22 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from jobqueue import wakeup
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
-from jobqueue.db.prepared import Prepared, prepare_rows
-from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, Redrive
-from jobqueue.runs.alone import WAITS_ALONE, end_alone
+from jobqueue.runs.alone import end_alone
 from jobqueue.runs.canary import problem_of, verdict_of
 from jobqueue.runs.dead_rows import next_dead_ids
 from jobqueue.runs.job_filter import condition
-from jobqueue.runs.stepping import DUE_MAX, LATER_SECONDS, Kind, Step, next_step, step_transaction
+from jobqueue.runs.stepping import LATER_SECONDS, Kind, Step, next_step, step_transaction, write_step
 from jobqueue.transitions.redriving import retry_locked
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb
 
@@ -69,13 +67,6 @@ def _take(run_id: int, most: int, using: str) -> Step | None:
     return last.step
 
 
-@cache
-def _next_due(using: str) -> Prepared:
-    # A job that waits for a process of its own is begun by that process.
-    rows = Redrive.objects.using(using).filter(due_at__lte=UtcNow()).exclude(WAITS_ALONE).order_by("due_at")
-    return prepare_rows(rows.values_list("pk", "steps")[:DUE_MAX])
-
-
 def _try(run_id: int, most: int, using: str, last: _Try, tries: int) -> Written:
     # In its transaction, so that the jobs and the progress of the redrive are committed together.
     with step_transaction("retry", using):
@@ -92,7 +83,7 @@ def _write(run_id: int, most: int, using: str, last: _Try) -> None:
     last.step, last.jobs = None, []
     if run is None or run.due_at > run.now:
         return
-    steps, taken = run.steps, Step(run.pk, before=str(run.phase) if run.steps else "")
+    taken = Step(run.pk, before=str(run.phase) if run.steps else "")
     if run.alone:
         end_alone(run, run.now, using)
     elif run.phase == Redrive.State.CANARY and not _left(run):
@@ -101,16 +92,9 @@ def _write(run_id: int, most: int, using: str, last: _Try) -> None:
         run.end(Redrive.State.STOPPED, problem)
     else:
         _some(run, min(most, _allowed(run)), using, last.jobs, taken)
-    run.steps = steps + 1
-    # The number in the WHERE clause: not every database kept the row locked.
-    if not rows.filter(steps=steps).update(
-        phase=run.phase, reason=run.reason, redriven=run.redriven, skipped=run.skipped, canaries=run.canaries,
-        pending=run.pending, after_id=run.after_id, paced_at=run.paced_at, due_at=run.due_at, ended_at=run.ended_at,
-        steps=run.steps, updated_at=UtcNow(),
-    ):  # fmt: skip
-        raise DatabaseBusy(f"redrive {run.pk} was changed by others. Nothing was written; the step is tried again.")
-    taken.phase, taken.problem = str(run.phase), str(run.reason)
-    taken.changed_in_all, taken.refused_in_all = run.redriven, run.skipped
+    write_step(run, using)
+    taken.phase, taken.problem = str(run.phase), str(run.problem)
+    taken.changed_in_all, taken.refused_in_all = run.changed, run.refused
     taken.more = run.due_at is not None and run.due_at <= run.now
     last.number, last.step = run.steps, taken
 
@@ -127,7 +111,7 @@ def _some(run: ShownRun, count: int, using: str, jobs: list[JobRef], taken: Step
     mine = {job.job_id for job in jobs}
     taken.changed = len(mine)
     taken.refused += len(locked) - len(mine)
-    run.redriven, run.skipped = run.redriven + taken.changed, run.skipped + taken.refused
+    run.changed, run.refused = run.changed + taken.changed, run.refused + taken.refused
     run.pending = run.pending[len(locked) :]
     _pace(run, taken.changed, waits=len(locked) < len(chosen))
     if run.phase == Redrive.State.CANARY:
@@ -141,7 +125,7 @@ def _left(run: Redrive) -> int:
     if not run.pending and run.after_id >= run.until_id:
         return 0
     limits = [run.job_limit, run.canary if run.phase == Redrive.State.CANARY else None]
-    return max(0, min((limit - run.redriven for limit in limits if limit is not None), default=_PORTION))
+    return max(0, min((limit - run.changed for limit in limits if limit is not None), default=_PORTION))
 
 
 def _read_ids(run: Redrive, using: str) -> None:
@@ -232,18 +216,9 @@ def _after_canary(run: ShownRun, using: str) -> None:
             run.end(Redrive.State.DONE)
 
 
-def _end(mine: QuerySet[Redrive], steps: int, problem: str) -> None:
-    mine.update(
-        phase=Redrive.State.STOPPED, reason=problem, pending=[], due_at=None, ended_at=UtcNow(), steps=steps + 1,
-        updated_at=UtcNow(),
-    )  # fmt: skip
-
-
 REDRIVES = Kind(
     Redrive,
-    _next_due,
     _take,
-    _end,
     Redrive.State.STOPPED,
     BATCH,
     "redrive {id} of dead letters",

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from django.db import Error, connections
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 
 from jobqueue.db import fault_vendor, vendor
-from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.dialect import GONE_KINDS
-from jobqueue.db.prepared import Prepared
-from jobqueue.db.retry import OF_THE_DATABASE, Verb, count_error
+from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.retry import OF_THE_DATABASE, Verb, count_error, retry_reporting
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.failures import storable
 from jobqueue.failures.text import message
@@ -30,6 +31,8 @@ DUE_MAX = 1000
 LATER_SECONDS = 1.0
 #: of each wait for a lock
 _LOCK_SECONDS = 1.0
+#: redrives of jobs that run alone and that no process has begun
+WAITS_ALONE = Q(alone=True, changed=0)
 
 
 @dataclass(slots=True)
@@ -51,14 +54,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A table of recorded runs. `take` takes the next step of one of them; None: others do, or it has ended."""
+    """A kind of recorded runs. `take` takes the next step of one of them; None: others do, or it has ended."""
 
-    model: type[AuditEvent] | type[Redrive]
-    #: those that are due on a database: id, steps, and the verb where that may be another than retry
-    due: Callable[[str], Prepared]
+    model: type[AuditEvent]
     take: Callable[[int, int, str], Step | None]  # its id, the most jobs, the database
-    end: Callable[[QuerySet[Any], int, str], object]  # one whose step cannot be taken, and why
-    broken: str  # the state of these
+    broken: AuditEvent.State  # the state of those whose step cannot be taken
     most: int  # jobs of one step
     name: str  # of a run, for the log: "redrive {id} of dead letters"
     words: tuple[str, str]  # for changed jobs, and for refused ones
@@ -72,15 +72,22 @@ def next_step(kind: Kind, *, most: int | None = None, using: str) -> Step | None
     in a second, after others that are due. Errors of the database are raised, and the run is due again in a second,
     too. One whose step raises anything else ends.
     """
-    for run_id, steps, *verb in kind.due(using).rows():
+    for run_id, steps, verb in _due(kind.model, using).rows():
         # Unless another process has taken this step meanwhile.
-        mine = kind.model._default_manager.using(using).filter(pk=run_id, steps=steps, due_at__isnull=False)
-        if (done := _step_of(kind, Step(run_id, *verb), steps, mine, most or kind.most, using)) is not None:
+        mine = kind.model.objects.using(using).filter(pk=run_id, steps=steps, due_at__isnull=False)
+        if (done := _step_of(kind, Step(run_id, verb), mine, most or kind.most, using)) is not None:
             return done
     return None
 
 
-def _step_of(kind: Kind, missed: Step, steps: int, mine: QuerySet[Any], most: int, using: str) -> Step | None:
+@cache
+def _due(model: type[AuditEvent], using: str) -> Prepared:
+    # A job that waits for a process of its own is begun by that process.
+    rows = model.objects.using(using).filter(due_at__lte=UtcNow()).exclude(WAITS_ALONE).order_by("due_at")
+    return prepare_rows(rows.values_list("pk", "steps", "verb")[:DUE_MAX])
+
+
+def _step_of(kind: Kind, missed: Step, mine: QuerySet[Any], most: int, using: str) -> Step | None:
     """`missed`: what is returned if nothing was done."""
     try:
         return kind.take(missed.run_id, most, using)
@@ -93,9 +100,38 @@ def _step_of(kind: Kind, missed: Step, steps: int, mine: QuerySet[Any], most: in
         raise
     except Exception as error:
         problem = storable(" ".join(f"{type(error).__name__}: {message(error)}".split()), 200)
-        if not _written(lambda: kind.end(mine, steps, problem), using):
+        if not _written(lambda: end(mine, kind.broken, problem), using):
             raise
         return replace(missed, phase=kind.broken, problem=problem, error=error)
+
+
+def end(rows: QuerySet[Any], phase: AuditEvent.State, problem: str) -> int:
+    """End runs that are under way, without a step; their number."""
+    # steps: a step that has read the run before writes nothing.
+    return rows.filter(ended_at__isnull=True).update(
+        phase=phase, problem=problem, pending=[], due_at=None, steps=F("steps") + 1, ended_at=UtcNow(),
+        updated_at=UtcNow(),
+    )  # fmt: skip
+
+
+def stop(run_id: int, problem: str, *, model: type[AuditEvent], verb: Verb, using: str) -> bool:
+    """End a run: no job is changed by it after the commit. False if it does not exist or has ended."""
+    rows = model.objects.using(using).filter(pk=run_id)
+    stopped, again = retry_reporting(verb, lambda: end(rows, AuditEvent.State.STOPPED, problem), using=using)
+    # An earlier try may have been committed without an answer.
+    return bool(stopped) or (again and rows.filter(phase=AuditEvent.State.STOPPED, problem=problem).exists())
+
+
+def write_step(run: Redrive, using: str) -> None:
+    """Write what a step has set in a redrive, whose row this transaction has locked. Raises DatabaseBusy."""
+    steps, run.steps, run.started_at = run.steps, run.steps + 1, run.started_at or UtcNow()
+    # The number in the WHERE clause: not every database kept the row locked.
+    if not Redrive.objects.using(using).filter(pk=run.pk, steps=steps).update(
+        phase=run.phase, problem=run.problem, changed=run.changed, refused=run.refused, canaries=run.canaries,
+        pending=run.pending, after_id=run.after_id, paced_at=run.paced_at, due_at=run.due_at, steps=run.steps,
+        started_at=run.started_at, ended_at=run.ended_at, updated_at=UtcNow(),
+    ):  # fmt: skip
+        raise DatabaseBusy(f"redrive {run.pk} was changed by others. Nothing was written; the step is tried again.")
 
 
 def put_off(mine: QuerySet[Any], using: str) -> bool:

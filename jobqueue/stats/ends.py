@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from jobqueue.models.stat import CountedEnds
+from jobqueue.models import JobStat
 
 #: upper bound of each bucket in seconds; one more bucket has what is longer
 BOUNDS_SECONDS = (
@@ -26,7 +26,7 @@ _TIMES = ("wait_times", "run_times")
 #: columns of rows of which readers take the sum, and those of which they take the largest value
 SUMS = tuple(name for name in _COUNTS if name != "lost")
 MOST = ("wait_us_max", "run_us_max")
-#: the columns of CountedEnds that are counted
+#: the columns of JobStat that are counted
 COLUMNS = (*_COUNTS, *MOST, *_TIMES)
 
 
@@ -43,7 +43,7 @@ def _empty() -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class Ends:
-    """The columns of CountedEnds. `wait_times` and `run_times` count runs by BOUNDS_SECONDS; None: they are not known.
+    """The columns of JobStat. `wait_times` and `run_times` count runs by BOUNDS_SECONDS; None: they are not known.
 
     Each end is counted in one of the first four.
     """
@@ -142,7 +142,7 @@ class Ends:
         }
 
     @classmethod
-    def of(cls, row: CountedEnds) -> Ends:
+    def of(cls, row: JobStat) -> Ends:
         """Those of a row. Buckets that this version does not know are left out."""
         found = cls(**{name: getattr(row, name) for name in (*_COUNTS, *MOST)})
         found.add_times(_known(row.wait_times), _known(row.run_times))

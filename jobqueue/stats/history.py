@@ -14,8 +14,8 @@ from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from jobqueue.db.expressions import Addend, PartNumber, as_text
 from jobqueue.db.parts import raw_rows
 from jobqueue.db.time_limit import time_limit
-from jobqueue.models import JobStat, QueueStat
-from jobqueue.models.stat import EPOCH, SPANS
+from jobqueue.models import JobStat
+from jobqueue.models.stat import EPOCH, QUEUE_SPANS, SPANS
 from jobqueue.stats.ends import COLUMNS, MOST, SUMS, Ends, Kind, buckets
 
 #: how long a read of ended() may take
@@ -87,10 +87,11 @@ def ended(
     first, last = ((instant - EPOCH) // part for instant in (now - length, now))
     found = Ended([Part(begins_at=EPOCH + number * part) for number in range(first, last + 1)])
     chosen = {name: value for name, value in (("queue", queue), ("task", task)) if value is not None}
-    within = {"span__in": SPANS, "begins_at__gte": found.parts[0].begins_at, "begins_at__lte": now}
-    of_tasks: QuerySet[Any] = JobStat.objects.using(using).filter(**within, **chosen).order_by()
+    within = {"begins_at__gte": found.parts[0].begins_at, "begins_at__lte": now}
+    stats: QuerySet[Any] = JobStat.objects.using(using).filter(**within, **chosen).order_by()
+    of_tasks = stats.filter(span__in=SPANS)
     # The rows of queues, which are fewer, unless a task is given.
-    rows = of_tasks if task is not None else QueueStat.objects.using(using).filter(**within, **chosen).order_by()
+    rows = of_tasks if task is not None else stats.filter(span__in=QUEUE_SPANS)
     with time_limit(READ_SECONDS, using=using) as limit:
         limit.check()
         count = _read_parts(found, rows, part, by)
@@ -188,8 +189,8 @@ def recent(now: datetime, using: str, queues: Sequence[str] | None = None) -> di
     minute = now.replace(second=0, microsecond=0)
     since, hour = minute - timedelta(minutes=RATE_MINUTES - 1), minute - timedelta(minutes=DEAD_MINUTES - 1)
     # Rows of these spans are not older than an hour.
-    fine = (QueueStat.Span.PROCESS, QueueStat.Span.MINUTE)
-    rows = QueueStat.objects.using(using).filter(span__in=fine, begins_at__gte=hour, begins_at__lte=now)
+    fine = (JobStat.Span.QUEUE_PROCESS, JobStat.Span.QUEUE_MINUTE)
+    rows = JobStat.objects.using(using).filter(span__in=fine, begins_at__gte=hour, begins_at__lte=now)
     if queues is not None:
         rows = rows.filter(queue__in=queues)
     lately = Q(begins_at__gte=since)

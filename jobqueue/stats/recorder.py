@@ -28,15 +28,16 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.stuck_statements import watched
 from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
-from jobqueue.models import Job, JobStat, QueueStat
+from jobqueue.models import Job, JobStat
 from jobqueue.stats.ends import COLUMNS, Ends, Kind
 from jobqueue.transitions import verb as verbs
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import JobRef, Written
 
 logger = logging.getLogger("jobqueue.worker")
+Span = JobStat.Span
 
-#: the columns of CountedEnds that count ends; each end is in one of them
+#: the columns of JobStat that count ends; each end is in one of them
 End: TypeAlias = Literal["done", "retried", "dead", "canceled"]
 #: most pairs of queue and task that a process counts between two writes; more are counted together as OTHERS
 KINDS_MAX = 2000
@@ -190,21 +191,16 @@ class Recorder:
         self._write_rows(window)
 
     def _write_rows(self, window: _Window) -> None:
-        names = {"span": JobStat.Span.PROCESS, "begins_at": window.begins_at}
-        of_tasks = [
-            JobStat(id=self._id(window, *kind), **names, **kind._asdict(), **window.sums[kind].columns())
-            for kind in sorted(window.unwritten)
-        ]
-        of_queues = [
-            QueueStat(id=self._id(window, queue), **names, queue=queue, **window.of_queues[queue].columns())
-            for queue in sorted({kind.queue for kind in window.unwritten})
-        ]
-        # In one transaction, so that both tables count the same ends.
-        write_rows([*of_tasks, *of_queues], COLUMNS, using=self.using)
+        queues = sorted({kind.queue for kind in window.unwritten})
+        rows = [self._row(window, Span.PROCESS, kind, window.sums[kind]) for kind in sorted(window.unwritten)]
+        rows += [self._row(window, Span.QUEUE_PROCESS, Kind(queue, ""), window.of_queues[queue]) for queue in queues]
+        # In one transaction, so that tasks and queues count the same ends.
+        write_rows(rows, COLUMNS, using=self.using)
         window.unwritten = {}
 
-    def _id(self, window: _Window, *names: str) -> bytes:
-        return digest(self._source, str(window.number), *names)
+    def _row(self, window: _Window, span: Span, kind: Kind, ends: Ends) -> JobStat:
+        key = digest(self._source, str(window.number), str(span.value), *kind)
+        return JobStat(id=key, span=span, begins_at=window.begins_at, **kind._asdict(), **ends.columns())
 
     def _complain(self, level: int, error: BaseException) -> None:
         logger.log(level, "job statistics could not be written: %s. They are kept and written later", error)

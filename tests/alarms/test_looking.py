@@ -12,7 +12,7 @@ from jobqueue.alarms.reading import SILENT_SECONDS
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.maintenance import cleaner, worker_rows
-from jobqueue.models import Job, JobAlarm, QueueStat, Schedule, Worker
+from jobqueue.models import Job, JobAlarm, JobStat, Schedule, Worker
 from jobqueue.signals import alarm_changed
 from tests.alarms.helpers import look_again
 from tests.factories import make_jobs, now
@@ -330,9 +330,9 @@ def test_workers_with_troubles_are_counted_while_they_run_and_have_them(settings
 def test_a_share_of_errors_of_a_few_runs_is_no_alarm(settings):
     settings.JOBQUEUE = {"ALARMS": {"q": {"error_rate": 0.2}}}
     now = read_now("default").replace(second=0, microsecond=0)
-    row = QueueStat.objects.create(id=b"a" * 16, queue="q", span=QueueStat.Span.PROCESS, begins_at=now, retried=9)
+    row = JobStat.objects.create(id=b"a" * 16, queue="q", span=JobStat.Span.QUEUE_PROCESS, begins_at=now, retried=9)
     (figure,) = reading.read(load(), [], using="default")
     assert figure.value == 0.0
-    QueueStat.objects.filter(pk=row.pk).update(done=1)
+    JobStat.objects.filter(pk=row.pk).update(done=1)
     (figure,) = reading.read(load(), [], using="default")
     assert figure.value == pytest.approx(0.9)

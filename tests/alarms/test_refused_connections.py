@@ -9,7 +9,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.retry import Refusal, report_refusal
 from jobqueue.lockstats import recorder
-from jobqueue.models import RedoneStat
+from jobqueue.models import LockStat
 from tests.alarms.helpers import look_again
 from tests.exhausted import LIMITS, no_connection_left
 from tests.marks import committed
@@ -39,7 +39,7 @@ def test_it_fires_when_connections_ran_out_and_ends_when_that_is_five_minutes_ag
     assert seen() == [("", "refused_connections", 2.0, True)]
     (one,) = firing()
     assert one.text.endswith("see docs/runbook/no-connection-left.md")
-    RedoneStat.objects.update(last_seen_at=UtcNowPlus(-301))
+    LockStat.objects.update(counted_at=UtcNowPlus(-301))
     assert seen() == []
 
 

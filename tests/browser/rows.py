@@ -12,9 +12,9 @@ from jobqueue.models import (
     JobAlarm,
     JobStat,
     LockRow,
+    LockStat,
     MutexRow,
     OutboxEvent,
-    RedoneStat,
     Worker,
 )
 from jobqueue.outbox import publish
@@ -145,4 +145,4 @@ def _locks():
     plain = {"fence": 2**62, "owner": LONG[:200], "expires_at": read_now("default") + timedelta(minutes=10)}
     LockRow.objects.create(lock_key=f"{KEY}/{LONG[:150]}", owner_token=b"t" * 16, **plain)
     MutexRow.objects.create(lock_key=f"{KEY}<b>{LONG[:150]}", takes=10**9)
-    RedoneStat.objects.create(id=b"r" * 16, verb="claim", error="deadlock", redone=12, given_up=1)
+    LockStat.objects.create(id=b"r" * 16, kind="transaction", lock_key="claim deadlock", contended=12, failed=1)

@@ -103,16 +103,15 @@ class TestReapLeases:
         expected = {"version": 1, "requeued": 3, "dead": 0, "canceled": 0, "workers_dead": 0, "locks_freed": 0}
         expected |= {"mutexes_deleted": 0}
         expected |= {"events_deleted": 0, "keys_deleted": 0, "records_deleted": 0}
-        expected |= {"figures_deleted": 0, "findings_deleted": 0, "redone_figures_deleted": 0}
+        expected |= {"figures_deleted": 0, "findings_deleted": 0}
         expected |= {"jobs_opened": 0, "jobs_redriven": 0, "jobs_skipped": 0}
         expected |= {"redrives_deleted": 0, "gates_jobs_opened": 0, "gates_rows_deleted": 0}
-        expected |= {"workers_deleted": 0, "allocations_deleted": 0, "archived_jobs_deleted": 0}
+        expected |= {"workers_deleted": 0, "archived_jobs_deleted": 0}
         expected |= {"schedule_ticks_deleted": 0, "schedule_versions_deleted": 0, "schedules_deleted": 0}
         expected |= {"groups_members_ended": 0, "groups_ended": 0, "groups_deleted": 0}
         expected |= {"jobs_deleted": 0, "attempts_deleted": 0}
         expected |= {
             "statistics_deleted": 0,
-            "queue_statistics_deleted": 0,
             "statistics_added_up": 0,
         }
         expected |= {"alarms_deleted": 0, "audit_events_deleted": 0}

@@ -412,7 +412,7 @@ def test_no_statement_of_a_redrive_scans_the_table():
         Redrive(phase="done", filters={}, matched=0, until_id=0, due_at=None) for _ in range(300)
     )
     with connection.cursor() as cursor:
-        for table in ("job_queue", "job_redrive") if VENDOR != "sqlite" else ():
+        for table in ("job_queue", "job_audit") if VENDOR != "sqlite" else ():
             cursor.execute(f"ANALYZE {'' if VENDOR == 'postgres' else 'TABLE '}{table}")
     with CaptureQueriesContext(connection) as captured:
         carry_out()
@@ -429,7 +429,7 @@ def test_no_statement_of_a_redrive_scans_the_table():
         if "ORDER BY" in sql and VENDOR == "postgres" and "+ 0" in sql and "FOR UPDATE" not in sql:
             assert "ix_dead" in str(plan), plan
         if "due_at" in sql and "LIMIT 1" in sql and "FOR UPDATE" not in sql and VENDOR != "sqlite":
-            assert "ix_redrive_due" in str(plan), plan
+            assert "ix_audit_due" in str(plan), plan
 
 
 def test_a_redrive_whose_step_raises_is_stopped_and_others_go_on():

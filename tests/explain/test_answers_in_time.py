@@ -18,7 +18,7 @@ from tests.settings import VENDOR
 
 pytestmark = committed
 
-TABLES = [model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()]
+TABLES = sorted({model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()})
 LOCK_ALL = (
     f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE"
     if VENDOR == "postgres"

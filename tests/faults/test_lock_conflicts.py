@@ -12,7 +12,7 @@ from jobqueue import enqueue
 from jobqueue.db import retry
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
-from jobqueue.models import Job, RedoneStat
+from jobqueue.models import Job, LockStat
 from jobqueue.transitions import ack, ack_many, claim
 from tests.blocking import somebody_waits
 from tests.factories import claim_one, make_job, make_jobs, state
@@ -154,7 +154,7 @@ def test_inside_a_callers_transaction_the_error_is_let_out_and_nothing_is_half_d
         key_holder.close()
     assert Job.objects.count() == 0
     recorder.flush()
-    assert not RedoneStat.objects.exists(), "nobody but the caller could redo it"
+    assert not LockStat.objects.filter(kind="transaction").exists(), "nobody but the caller could redo it"
 
 
 def test_a_claim_passes_over_rows_that_somebody_else_has_locked():

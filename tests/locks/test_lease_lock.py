@@ -16,7 +16,8 @@ from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, Lo
 from jobqueue.locks import lease_lock, lock_all
 from jobqueue.locks.lease import sweep
 from jobqueue.maintenance import lock_sweeper
-from jobqueue.models import FenceFloor, LockRow
+from jobqueue.models import LockRow
+from jobqueue.models.locks import LEASE_FLOOR, add_to_floor
 from tests.blocking import somebody_waits
 from tests.factories import seconds_from_now
 from tests.faults.conftest import kill, session_id
@@ -385,7 +386,7 @@ def test_a_lock_that_is_made_while_its_deletion_commits_begins_beyond_its_old_fe
 
     def slow_sweep():
         with transaction.atomic():
-            FenceFloor.objects.get_or_create(id=1, defaults={"fence": 0})
+            add_to_floor(LEASE_FLOOR, 0, "default")
             sweep()
             swept.set()
             assert finish.wait(patient())

@@ -25,7 +25,7 @@ from jobqueue.lockstats import recorder
 from jobqueue.lockstats.recorder import WINDOWS_MAX
 from jobqueue.lockstats.report import read_redone
 from jobqueue.maintenance import cleaner
-from jobqueue.models import OutboxEvent, RedoneStat
+from jobqueue.models import LockStat, OutboxEvent
 from jobqueue.outbox import publish
 from jobqueue.outbox.statements import NO_DESTINATION
 from jobqueue.signals import transaction_retried
@@ -150,11 +150,11 @@ def test_counting_writes_nothing_before_the_next_flush_and_nothing_without_news(
         counter.add()
     assert injected.count == 1
     assert not [query for query in captured.captured_queries if "_stat" in str(query["sql"])]
-    assert not RedoneStat.objects.exists()
+    assert not LockStat.objects.exists()
     recorder.flush()
     with django_assert_num_queries(0):
         recorder.flush()
-    assert RedoneStat.objects.count() == 1
+    assert LockStat.objects.count() == 1
 
 
 @committed
@@ -162,13 +162,13 @@ def test_rows_are_totals_of_a_process_and_a_minute_and_processes_are_summed():
     for _ in range(2):
         report_refusal(Refusal("ack", ErrorKind.DEADLOCK, True))
         recorder.flush()
-    assert [(row.redone, row.given_up) for row in RedoneStat.objects.all()] == [(2, 0)]
+    assert [(row.contended, row.failed) for row in LockStat.objects.all()] == [(2, 0)]
     recorder._reset()
     report_refusal(Refusal("ack", ErrorKind.DEADLOCK, False))
     report_refusal(Refusal("claim", ErrorKind.BUSY, True))
     # What was given up is the worst.
     assert counted() == [("ack", "deadlock", 2, 1), ("claim", "busy", 1, 0)]
-    assert RedoneStat.objects.count() == 3
+    assert LockStat.objects.count() == 3
 
 
 @committed
@@ -176,12 +176,12 @@ def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     for verb in VERBS:
         for kind in ErrorKind:
             report_refusal(Refusal(verb, kind, True))
-    assert len(recorder._process.buffer._window.refused) == len(VERBS) * len(ErrorKind)
+    assert len(recorder._process.buffer._window.counters) == len(VERBS) * len(ErrorKind)
     assert len(recorder._process.buffer._closed) <= WINDOWS_MAX
     recorder.flush()
-    RedoneStat.objects.exclude(verb="ack").update(last_seen_at=UtcNowPlus(-101))
+    LockStat.objects.exclude(lock_key__startswith="ack ").update(counted_at=UtcNowPlus(-101))
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
-    gone = cleaner.REDONE_STATS.run_once(recorder.load(), using="default").total()
+    gone = cleaner.LOCK_STATS.run_once(recorder.load(), using="default").total()
     assert gone == (len(VERBS) - 1) * len(ErrorKind)
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": None}
     report_refusal(Refusal("ack", ErrorKind.BUSY, True))

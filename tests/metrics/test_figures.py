@@ -7,10 +7,10 @@ import pytest
 from django.db import connection, transaction
 
 from jobqueue import enqueue, metrics
-from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
+from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.locks import mutex
 from jobqueue.metrics import families
-from jobqueue.models import JobStat, RedoneStat
+from jobqueue.models import JobStat, LockStat
 from jobqueue.models.job import HELD_GATE
 from jobqueue.stats import history, recorder
 from jobqueue.stats.ends import BOUNDS_SECONDS
@@ -105,9 +105,9 @@ def test_figures_of_ended_jobs_that_are_too_many_are_left_out_and_said_to_be(mon
 def test_redone_transactions_of_the_last_hour_are_there():
     for seconds, number in ((10, 1), (3000, 2), (4000, 99)):
         key = bytes([number]) * 16
-        row = RedoneStat(id=key, verb="ack", error="deadlock", redone=number, given_up=1, last_seen_at=UtcNow())
+        row = LockStat(id=key, kind="transaction", lock_key="ack deadlock", contended=number, failed=1)
         row.save(force_insert=True)
-        RedoneStat.objects.filter(pk=key).update(last_seen_at=UtcNowPlus(-seconds))
+        LockStat.objects.filter(pk=key).update(counted_at=UtcNowPlus(-seconds))
     found = figures()
     assert of(found, "jobqueue_transactions_redone_per_hour", verb="ack", error="deadlock") == 3
     assert of(found, "jobqueue_transactions_given_up_per_hour", verb="ack", error="deadlock") == 2

@@ -62,7 +62,7 @@ def dead_letters(request, transactional_db):
 
 def analyze():
     with connection.cursor() as cursor:
-        cursor.execute({"sqlite": "ANALYZE", "postgres": "ANALYZE"}.get(VENDOR, "ANALYZE TABLE job_queue, job_redrive"))
+        cursor.execute({"sqlite": "ANALYZE", "postgres": "ANALYZE"}.get(VENDOR, "ANALYZE TABLE job_queue, job_audit"))
 
 
 def run_write(statement):

@@ -16,7 +16,7 @@ from tests.process.party import ENVIRONMENT, Party
 from tests.settings import FULL, VENDOR
 
 pytestmark = [committed, pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite locks the whole database, not a row")]
-TABLES = sorted(model._meta.db_table for model in apps.get_app_config("jobqueue").get_models())
+TABLES = sorted({model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()})
 #: each by itself in the whole run; all of them at the same time ask no less, but a failure does not tell which it was
 HELD = [[table] for table in TABLES] if FULL else [TABLES]
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.lockstats.recorder import Counters
 from jobqueue.maintenance import lock_watch
-from jobqueue.models import Job, LockRow, LockStat, RedoneStat
+from jobqueue.models import Job, LockRow, LockStat
 from jobqueue.worker.child.process import LockReport
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
@@ -30,9 +30,9 @@ def test_a_worker_that_leaves_has_written_what_its_locks_did_and_what_it_redid(w
     assert metric(port, rf'transactions_redone_total\{{error="{error}",verb="counter"\}}') == 1
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
-    found = RedoneStat.objects.get(verb="counter")
-    assert (found.error, found.redone, found.given_up) == (error, 1, 0)
-    row = LockStat.objects.get()
+    found = LockStat.objects.get(kind="transaction", lock_key__startswith="counter ")
+    assert (found.lock_key, found.contended, found.failed) == (f"counter {error}", 1, 0)
+    row = LockStat.objects.exclude(kind="transaction").get()
     assert (row.kind, row.lock_key) == ("lease lock", "shared")
     assert (row.acquired, row.failed, row.released, row.reentries) == (3, 3, 3, 0)
     assert "Traceback" not in group.text()

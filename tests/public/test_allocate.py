@@ -16,7 +16,7 @@ from django.db.models.functions import Concat, RowNumber
 from jobqueue.allocate import take
 from jobqueue.db import vendor
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
-from jobqueue.models import Allocation
+from jobqueue.models import IdempotencyRecord
 from tests.app.models import Ticket
 from tests.blocking import is_held_up
 from tests.locks.helpers import repeatable_read
@@ -163,7 +163,7 @@ class TestRequestId:
 
     def test_that_got_nothing_may_get_something_later(self, tickets):
         assert take(free(), changes=SOLD, request_id="r1") == []
-        assert not Allocation.objects.exists()
+        assert not IdempotencyRecord.objects.exists()
         tickets(1)
         assert numbers(take(free(), changes=SOLD, request_id="r1")) == ["t000"]
 
@@ -184,7 +184,7 @@ class TestRequestId:
             take(free(), changes=SOLD, request_id="r1")
             transaction.set_rollback(True)
         assert free().count() == 1
-        assert not Allocation.objects.exists()
+        assert not IdempotencyRecord.objects.exists()
 
 
 @pytest.mark.django_db
@@ -239,7 +239,7 @@ class TestRefusals:
         with pytest.raises(InvalidValue, match="handed out again"):
             take(free(), changes={"buyer": "ann"}, request_id="r1")
         assert Ticket.objects.get().buyer == ""
-        assert not Allocation.objects.exists()
+        assert not IdempotencyRecord.objects.exists()
 
 
 @committed

@@ -7,7 +7,6 @@ from jobqueue.models import (
     BreakerState,
     CounterShard,
     FailureNote,
-    FenceFloor,
     FlowRule,
     Gate,
     GateSlot,
@@ -41,9 +40,8 @@ SWEPT = {
 #: rows that no run of jobs adds to
 BOUNDED = {
     BreakerState: "one row for each name of a dependency",
-    CounterShard: "as many rows for a counter as its setting says",
+    CounterShard: "as many rows for a counter as its setting says, and two for deleted locks",
     FailureNote: "written by people",
-    FenceFloor: "a row for each kind of lock",
     FlowRule: "written by people, and a row for each queue with CONCURRENCY (least, most)",
 }
 

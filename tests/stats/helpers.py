@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from django.db import connection
 
 from jobqueue.conf import load
-from jobqueue.maintenance.stat_rollup import StatRollup, sums_by_name
-from jobqueue.models import JobStat, QueueStat
+from jobqueue.maintenance.stat_rollup import StatRollup
+from jobqueue.models import JobStat
+from jobqueue.models.stat import QUEUE_SPANS, SPANS
 from jobqueue.stats import recorder
+from jobqueue.stats.ends import Ends
 from jobqueue.worker.monitor.chores import repeat
 
 ENDS = ("done", "retried", "dead", "canceled", "lost")
@@ -20,7 +22,8 @@ def sums():
     columns = ", ".join(f"COALESCE(SUM({name}), 0)" for name in ENDS)
     with connection.cursor() as cursor:
         # One statement: a thread may write between two.
-        cursor.execute(f"SELECT {columns} FROM job_stat WHERE span < 4 UNION ALL SELECT {columns} FROM job_stat_queue")
+        read = f"SELECT {columns} FROM job_stat WHERE span"
+        cursor.execute(f"{read} < 4 UNION ALL {read} > 4")
         of_tasks, of_queues = (tuple(map(int, row)) for row in cursor.fetchall())
     assert of_tasks == of_queues
     return of_tasks
@@ -29,6 +32,11 @@ def sums():
 def roll_up(using):
     """Add up all that is old enough; the counts."""
     return repeat(StatRollup(), load(), using=using, seconds=math.inf)
+
+
+def of_tasks():
+    """The rows of tasks, totals included."""
+    return JobStat.objects.filter(span__lte=JobStat.Span.TOTAL)
 
 
 @contextmanager
@@ -50,9 +58,15 @@ def add(span, begins_at, queue="q", task="t", **columns):
 def write(rows):
     """Store rows of tasks, and those of their queues."""
     JobStat.objects.bulk_create(rows, batch_size=500)
-    columns = ("span", "begins_at", "counted_at", "queue")
-    of_queues = [
-        QueueStat(id=os.urandom(16), **dict(zip(columns, name, strict=True)), **counts.columns())
-        for name, counts in sums_by_name(rows, columns).items()
-    ]
-    QueueStat.objects.bulk_create(of_queues, batch_size=500)
+    columns, of_queues = ("begins_at", "counted_at", "queue"), {}
+    for row in rows:
+        if row.span in SPANS:
+            name = (QUEUE_SPANS[row.span], *(getattr(row, column) for column in columns))
+            of_queues.setdefault(name, Ends()).add(Ends.of(row))
+    JobStat.objects.bulk_create(
+        [
+            JobStat(id=os.urandom(16), **dict(zip(("span", *columns), name, strict=True)), **counts.columns())
+            for name, counts in of_queues.items()
+        ],
+        batch_size=500,
+    )

@@ -23,6 +23,7 @@ from jobqueue.admin.page.verb_admin import stop_each
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters.listing import groups_of, newest_rows
+from jobqueue.dead_letters.recording import redriven_of
 from jobqueue.models import Redrive
 from jobqueue.runs.job_filter import DeadFilter
 
@@ -60,9 +61,9 @@ class RedriveAdmin(ReadOnlyAdmin):
     actions = (stop,)
     list_display = ("id", "state", "progress", "chosen", "pace", "why", "begun")
     list_defer = ("pending", "canaries")
-    fields = ("state", "why", "progress", "skipped", "chosen", "pace", "created", "updated", "finished")
+    fields = ("state", "why", "progress", "refused", "chosen", "pace", "created", "updated", "finished")
     readonly_fields = fields
-    why = name_of(Redrive, "reason")
+    why = name_of(Redrive, "problem")
     created, updated = moment_of(Redrive, "created_at"), moment_of(Redrive, "updated_at")
     finished = moment_of(Redrive, "ended_at")
 
@@ -104,7 +105,7 @@ class RedriveAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, run: ShownRedrive) -> str:
         if run.alone and run.due_at is not None:
-            if run.redriven:
+            if run.changed:
                 return badge("running", gettext("runs alone"))
             return badge("ready", gettext("waits to run alone"))
         return badge(_BADGES.get(run.phase, "done"), str(run.get_phase_display()))
@@ -112,7 +113,7 @@ class RedriveAdmin(ReadOnlyAdmin):
     @admin.display(description=_("retried jobs"))
     def progress(self, run: ShownRedrive) -> str:
         """Such as "20 / 100"."""
-        return f"{run.redriven} / {min(run.matched, run.job_limit or run.matched)}"
+        return f"{run.changed} / {redriven_of(run).wanted}"
 
     @admin.display(description=_("filter"))
     def chosen(self, run: ShownRedrive) -> str:

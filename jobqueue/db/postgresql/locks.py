@@ -60,7 +60,7 @@ class PostgreSQLLocks(LockDialect):
         with connection.cursor() as cursor:
             cursor.execute(f"{rows.deletions_sql} FOR SHARE")
             if cursor.fetchone() is None:
-                cursor.execute(f"{rows.no_deletion_sql} ON CONFLICT (id) DO NOTHING")
+                cursor.execute(f"{rows.no_deletion_sql} ON CONFLICT DO NOTHING")
 
     def being_inserted(
         self, connection: BaseDatabaseWrapper, model: type[M], columns: Sequence[str], keys: Sequence[tuple[int, ...]]

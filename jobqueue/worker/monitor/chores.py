@@ -156,7 +156,7 @@ class Chores:
         """Those that delete what has ended or is old, and add statistics up."""
         yield Chore("lock sweeper", 60.0, lock_sweeper.run_once, counts=("locks_freed", "mutexes_deleted"))
         for one in CLEANERS:
-            name = f"cleaner of {one.model._meta.db_table}"
+            name = f"cleaner of {one.name}"
             yield Chore(name, 60.0, one.run_once, counts=(f"{one.name}_deleted",))
         rollup = stat_rollup.StatRollup()
         yield Chore(

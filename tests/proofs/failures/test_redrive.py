@@ -34,9 +34,9 @@ class Watch:
     def look(self):
         """The row, now."""
         run = Redrive.objects.get(pk=self.run_id)
-        assert run.phase != "canary" or run.redriven <= self.canary, "the rest waits for the canary"
-        if not self.steps or run.redriven > self.steps[-1][1]:
-            self.steps.append((run.updated_at.timestamp(), run.redriven))
+        assert run.phase != "canary" or run.changed <= self.canary, "the rest waits for the canary"
+        if not self.steps or run.changed > self.steps[-1][1]:
+            self.steps.append((run.updated_at.timestamp(), run.changed))
         return run
 
     def until(self, condition, seconds, what):
@@ -72,7 +72,7 @@ def test_a_redrive_goes_through_canary_rate_and_kills(run_worker, jobs, audited,
     assert "of the canary failed in its next attempt" in down.look().reason
     # The first failure stops it. The others of the canary have been retried already.
     wait_for(lambda: dead().count() == total, 30, "the end of the canary")
-    assert (down.look().redriven, len(runner.lines("start"))) == (FAILING, FAILING)
+    assert (down.look().changed, len(runner.lines("start"))) == (FAILING, FAILING)
 
     up.touch()
     audited()
@@ -86,17 +86,17 @@ def test_a_redrive_goes_through_canary_rate_and_kills(run_worker, jobs, audited,
     for number in range(1, kills + 1):
         run.steps.clear()
         goal = total * number // (kills + 1)
-        run.until(lambda row: row.redriven >= goal, 300, lambda: unended([carrier]))  # noqa: B023  at once
+        run.until(lambda row: row.changed >= goal, 300, lambda: unended([carrier]))  # noqa: B023  at once
         carrier.kill_all()
         # A commit may have been on its way.
         time.sleep(0.2)
-        killed_at.append(run.look().redriven)
+        killed_at.append(run.look().changed)
         stretches.append(list(run.steps))
         paused = time.monotonic()
         time.sleep(1.0)
-        assert run.look().redriven == killed_at[-1], "nobody goes on"
+        assert run.look().changed == killed_at[-1], "nobody goes on"
         carrier = run_worker("nothing", "--lease", "60s")
-        run.until(lambda row: row.redriven > killed_at[-1], 60, lambda: unended([carrier]))  # noqa: B023
+        run.until(lambda row: row.changed > killed_at[-1], 60, lambda: unended([carrier]))  # noqa: B023
         waited += time.monotonic() - paused
     run.steps.clear()
     run.until(lambda row: row.ended_at is not None, 600, lambda: unended([carrier]))
@@ -106,7 +106,7 @@ def test_a_redrive_goes_through_canary_rate_and_kills(run_worker, jobs, audited,
     assert (runner.stop(), carrier.stop()) == (0, 0)
 
     last = run.look()
-    assert (last.phase, last.redriven, last.skipped) == ("done", total, 0)
+    assert (last.phase, last.changed, last.refused) == ("done", total, 0)
     check_jobs(runner, total, keys)
     found = [held(steps) for steps in stretches if steps]
     per_second = sum(count for count, _ in found) / sum(seconds for _, seconds in found)

@@ -18,7 +18,7 @@ from jobqueue.conf.alarms import FIGURES
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.maintenance.worker_rows import SILENT
-from jobqueue.models import Job, JobAlarm, JobStat, QueueStat, RedoneStat, Worker
+from jobqueue.models import Job, JobAlarm, JobStat, LockStat, Worker
 from jobqueue.models.job import HELD_GATE
 from jobqueue.transitions import claim, fail_many
 from tests.alarms.helpers import look_again
@@ -90,7 +90,7 @@ def rising(share):
 
 
 def ends(queue, **counts):
-    QueueStat.objects.filter(queue=queue).delete()
+    JobStat.objects.filter(queue=queue).delete()
     add(JobStat.Span.MINUTE, read_now("default").replace(second=0, microsecond=0), queue, **counts)
 
 
@@ -129,8 +129,9 @@ def exhausted(share):
 
 
 def refused(share):
-    RedoneStat.objects.all().delete()
-    RedoneStat.objects.create(id=b"r" * 16, verb="claim", error=ErrorKind.NO_CONNECTION, redone=int(share * MANY))
+    LockStat.objects.all().delete()
+    key = f"claim {ErrorKind.NO_CONNECTION}"
+    LockStat.objects.create(id=b"r" * 16, kind="transaction", lock_key=key, contended=int(share * MANY))
 
 
 FIGURE = {

@@ -155,8 +155,8 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a step that is under way goes on after stop()",
-        "dead_letters/recording.py",
-        "stop",
+        "runs/stepping.py",
+        "end",
         'due_at=None, steps=F("steps") + 1,',
         "due_at=None,",
         "tests/dead_letters/test_redrive.py",

@@ -53,7 +53,7 @@ LOCKS = [
         "fences begin anew when a lock's row was cleaned up",
         "locks/lease.py",
         "_insert_sql",
-        "SELECT {name}, fence + 1, {owner}, {token}, {ends}",
+        "SELECT {name}, total + 1, {owner}, {token}, {ends}",
         "SELECT {name}, 1, {owner}, {token}, {ends}",
         "tests/locks/test_lease_lock.py",
         "tests/locks",
