@@ -17,7 +17,7 @@ from jobqueue.gates.unlocked import GateMissing
 from jobqueue.gates.whole_queues import limits_of_queue, make_room, room_in
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
-from jobqueue.transitions.claiming.request import Request, Row
+from jobqueue.transitions.claiming.plans import LockAndStamp, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.operator import make_due
@@ -94,9 +94,9 @@ def _start(
     found = admit(rows, 1, queue=queue, known=known, paced_max=None, using=using)
     if found.blocked:
         raise HeldBack(job.pk, f"it would wait: {found.blocked[0].subject.wait_reason}")
-    request = Request(queue, 1, 1, worker, lease_seconds, using)
-    started = [request.lease(row, token, slot=found.slots.get(row.pk)) for row in rows if row.pk in found.free]
-    leases = stamp(started, token, request)
+    plan = LockAndStamp(queue, 1, 1, worker, lease_seconds, using)
+    started = [plan.lease(row, token, slot=found.slots.get(row.pk)) for row in rows if row.pk in found.free]
+    leases = stamp(started, token, plan)
     if room is not None:
         room.use(len(leases), using)
     return leases

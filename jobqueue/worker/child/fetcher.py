@@ -171,7 +171,7 @@ class Fetcher:
     def __init__(self, child: Child, settler: Settler) -> None:
         self._child, self._options, self._using = child, child.options, child.using
         self._pool, self._settler, self._turn = child.pool, settler, child.turn
-        self._claimer = Claimer(child.name, child.using, hand_over=True)
+        self._claimer = Claimer(child.name, child.using, queues=child.options.selection.queues, hand_over=True)
         self._demand = Demand()
         self.opened = OpenedJobs()
         self._unknown = UnknownTasks()
