@@ -61,13 +61,18 @@ def select_then_update(plan: LockAndStamp) -> Taken:
             if not room.jobs:
                 return NOTHING._replace(narrowed=plan, is_full=room.is_full, shut_seconds=room.seconds)
             plan = plan.narrowed(room.jobs)
-        rows = _lock_first(plan, top, levels)
+        columns, begin = row_columns(gated=isinstance(plan, CheckEachJob)), plan.begin
+        first = lock_aged(plan.queue, plan.look, using=using, columns=columns)
+        rows = list(chain.from_iterable(first.values()))
+        if left := plan.look - len(rows):
+            others, only = (level for level in chain([top], levels) if level not in first), begin.only_level
+            rows += lock_due(
+                plan.queue, left, others, using=using, cursor=begin.cursor, only_level=only, columns=columns
+            )
         free = [row for row in rows if row.task not in plan.passed_over] if plan.passed_over else rows
         live, late = expired(free)
         if late:
-            end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
-            end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), using)
-            plan.ended.extend(ended_now(late, using=using))
+            _end_late(late, plan)
         start, found, unwritten = _admitted(live, plan)
         leases = stamp([plan.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, plan)
         free_keys(with_waiting_keys(leases))
@@ -79,24 +84,10 @@ def select_then_update(plan: LockAndStamp) -> Taken:
         )
 
 
-def _lock_first(plan: LockAndStamp, top: int, levels: Iterable[int]) -> list[Row]:
-    """Lock the first `look` due jobs: those that have waited too long, then those of the levels, `top` first."""
-    columns = row_columns(gated=isinstance(plan, CheckEachJob))
-    first = lock_aged(plan.queue, plan.look, using=plan.using, columns=columns)
-    rows = list(chain.from_iterable(first.values()))
-    if len(rows) < plan.look:
-        others = (level for level in chain([top], levels) if level not in first)
-        begin, limit = plan.begin, plan.look - len(rows)
-        rows += lock_due(
-            plan.queue,
-            limit,
-            others,
-            using=plan.using,
-            cursor=begin.cursor,
-            only_level=begin.only_level,
-            columns=columns,
-        )
-    return rows
+def _end_late(late: list[Row], plan: LockAndStamp) -> None:
+    end_expired(in_state([row.pk for row in late], Job.Status.READY, using=plan.using))
+    end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), plan.using)
+    plan.ended.extend(ended_now(late, using=plan.using))
 
 
 def _admitted(live: list[Row], plan: LockAndStamp) -> tuple[list[Row], Admitted, Collection[int]]:
