@@ -35,7 +35,7 @@ def own_options(task: AnyTask, due: datetime | None = None) -> Encoded | None:
         # Always on the row: a reaper need not know the task.
         own["on_crash"] = spec.on_crash
     if spec.unique == "waiting":
-        # As transitions.claiming.request reads it: a claim reads the options anyway.
+        # As transitions.claiming.plans reads it: a claim reads the options anyway.
         own["unique"] = spec.unique
     if spec.retry_until_seconds is not None:
         # As transitions.first_due reads it: crashes and parking move run_at.

@@ -29,7 +29,7 @@ from jobqueue.signals import RunOutcome, attempt_ended
 from jobqueue.tasks import registry
 from jobqueue.tasks.versions import payload_of
 from jobqueue.transitions import Lease, reap
-from jobqueue.transitions.claiming.request import Request, Row
+from jobqueue.transitions.claiming.plans import LockAndStamp, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
 from jobqueue.validation import check_id, check_instant, check_int
 from jobqueue.worker.child.outcomes import settle
@@ -193,10 +193,10 @@ def take_lease(job_id: int, *, using: str, attempt: int | None = None) -> Lease 
     queue = ready.values_list("queue", flat=True).first()
     if queue is None:
         return None
-    request, token = Request(queue, 1, 1, WORKER, LEASE_SECONDS, using), uuid.uuid4().bytes
+    plan, token = LockAndStamp(queue, 1, 1, WORKER, LEASE_SECONDS, using), uuid.uuid4().bytes
     with vendor(using).transaction(connections[using]):
-        leases = [request.lease(Row._make(row), token) for row in lock_rows(ready, 1, using)]
-        return next(iter(stamp(leases, token, request)), None)
+        leases = [plan.lease(Row._make(row), token) for row in lock_rows(ready, 1, using)]
+        return next(iter(stamp(leases, token, plan)), None)
 
 
 def run(leases: Sequence[Lease], *, acked: bool = True) -> Iterator[JobRun]:

@@ -16,7 +16,7 @@ from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import Rules, rules_to_start_by
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE
-from jobqueue.transitions.claiming.request import Request, Row
+from jobqueue.transitions.claiming.plans import LockAndStamp, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.operator import make_due
@@ -88,9 +88,9 @@ def _start(
     found = admit(rows, 1, queue=queue, known=known, paced_max=None, using=using)
     if found.blocked:
         raise HeldBack(job.pk, f"it would wait: {found.blocked[0].subject.wait_reason}")
-    request = Request(queue, 1, 1, worker, lease_seconds, using)
-    started = [request.lease(row, token, slot=found.slots.get(row.pk)) for row in rows if row.pk in found.free]
-    leases = stamp(started, token, request)
+    plan = LockAndStamp(queue, 1, 1, worker, lease_seconds, using)
+    started = [plan.lease(row, token, slot=found.slots.get(row.pk)) for row in rows if row.pk in found.free]
+    leases = stamp(started, token, plan)
     if room is not None:
         room.use(len(leases), using)
     return leases

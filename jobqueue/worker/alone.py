@@ -84,7 +84,7 @@ def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
     scoreboard = Scoreboard(1, 1)
     scoreboard.fill(0)
     slot = scoreboard.slots[0]
-    slot.pid = Forker().fork(_run, lease, scoreboard)
+    slot.pid = Forker().fork(_run_forked, lease, scoreboard)
     if not slot.pid:
         hold_many([lease], ALONE_REASON)
         return Job.Status.READY
@@ -108,11 +108,8 @@ def run_alone_child(options: Options, index: int, scoreboard: Scoreboard) -> int
     for number in (signal.SIGINT, signal.SIGTERM):
         # The supervisor waits for the job. Not SIG_IGN, which programs that the job executes would inherit.
         signal.signal(number, lambda *_: None)
-    print_at_sigquit()
-    job_fork.guard()
-    keep_log_lines()
     observe_refusals(scoreboard.redone[index].add)
-    list(registry.discover())
+    _begin()
     try:
         serves, seconds = options.selection.serves, options.lease_seconds
         lease = begin_alone(serves, worker=name, lease_seconds=seconds, using=options.database)
@@ -126,14 +123,33 @@ def run_alone_child(options: Options, index: int, scoreboard: Scoreboard) -> int
         def asked_to_stop() -> bool:
             return scoreboard.header.stop != Stop.RUN or os.getppid() != scoreboard.supervisor_pid
 
-        watchdog = Watchdog(name, seconds / 2)
-        job_stats.start(options.database)
-        perform_alone(lease, scoreboard.lease_slots[index][0], slot, asked_to_stop, watchdog)
-        lock_stats.close()
-        job_stats.close()
+        _run(lease, scoreboard, index, asked_to_stop)
     # Not DONE: the slot may be used again.
     slot.exit = Exit.STOPPED
     return 0
+
+
+def _begin() -> None:
+    """Be a process that runs code of the project, as the children of a worker are."""
+    print_at_sigquit()
+    job_fork.guard()
+    keep_log_lines()
+    list(registry.discover())
+
+
+def _run_forked(lease: Lease, scoreboard: Scoreboard) -> int:
+    """Run the job in the process that run_alone() has forked; returns its exit status."""
+    _begin()
+    _run(lease, scoreboard, 0, lambda: False)
+    return 0
+
+
+def _run(lease: Lease, scoreboard: Scoreboard, index: int, asked_to_stop: Callable[[], bool]) -> None:
+    watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
+    job_stats.start(lease.using)
+    perform_alone(lease, scoreboard.lease_slots[index][0], scoreboard.slots[index], asked_to_stop, watchdog)
+    lock_stats.close()
+    job_stats.close()
 
 
 def perform_alone(
@@ -188,17 +204,6 @@ def _hold(outcome: Outcome) -> None:
             return
         except (Error, DatabaseBusy):
             time.sleep(_AGAIN_SECONDS)
-
-
-def _run(lease: Lease, scoreboard: Scoreboard) -> int:
-    """Run the job in the new process; returns its exit status."""
-    job_fork.guard()
-    list(registry.discover())
-    watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
-    job_stats.start(lease.using)
-    perform_alone(lease, scoreboard.lease_slots[0][0], scoreboard.slots[0], lambda: False, watchdog)
-    job_stats.close()
-    return 0
 
 
 def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:

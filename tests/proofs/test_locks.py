@@ -13,7 +13,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.db import vendor
 from jobqueue.transitions import claim
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.request import Request
+from jobqueue.transitions.claiming.plans import LockAndStamp, OneStatement
 from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.update_returning import update_returning
 from tests.marks import committed
@@ -68,8 +68,11 @@ def test_a_claim_of_ten_locks_ten_rows_in_a_big_backlog(full, figure, isolation)
     with transaction.atomic():
         set_isolation(isolation)
         begun = time.perf_counter()
-        take = update_returning if vendor("default").has_update_returning else select_then_update
-        first = take(Request("big", 10, 10, "first", 60, "default")).leases
+        what = ("big", 10, 10, "first", 60, "default")
+        if vendor("default").has_update_returning:
+            first = update_returning(OneStatement(*what)).leases
+        else:
+            first = select_then_update(LockAndStamp(*what)).leases
         took = time.perf_counter() - begun
         rows, records, page_ends = locks()
         second = elsewhere(lambda: len(claim("big", 10, worker="second")))

@@ -6,14 +6,14 @@ import threading
 
 from jobqueue.worker.run import stacks
 from jobqueue.worker.run.stacks import FRAMES_MAX, Files, of_thread
-from jobqueue.worker.shared.scoreboard import ANSWER_BYTES, StackMemory, StackRequests
+from jobqueue.worker.shared.scoreboard import ANSWER_BYTES, StackRequest
 from tests.patience import wait_until
 
 SECRET = "4f9c-the-card-number"
 
 
 def asked():
-    requests = StackRequests(StackMemory())
+    requests = StackRequest()
     requests.ask()
     return requests
 

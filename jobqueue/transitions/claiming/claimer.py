@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from django.db import Error
@@ -14,14 +15,22 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
-from jobqueue.gates.limits import NO_LIMITS
-from jobqueue.gates.rules import RULES_SECONDS, rules
+from jobqueue.gates.limits import NO_LIMITS, Limits, limited_tasks, limits_at
+from jobqueue.gates.rules import RULES_SECONDS, Rules, fresh_rules, rules, rules_to_start_by
+from jobqueue.gates.slots import running
 from jobqueue.gates.waiting import closed as gates_closed
 from jobqueue.gates.waiting import ended_unstarted
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head, aged_look_is_due
-from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, GatedQueues, ScanCursors, SinglePriorityCache
-from jobqueue.transitions.claiming.request import EXPIRED_BATCH, Request, Taken, ended_before
+from jobqueue.transitions.claiming.plans import (
+    EXPIRED_BATCH,
+    CheckEachJob,
+    LockAndStamp,
+    OneStatement,
+    Taken,
+    ended_before,
+)
+from jobqueue.transitions.claiming.queue_memory import Beginning, Queues
 from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.update_returning import update_returning
 from jobqueue.transitions.leases import Lease
@@ -65,14 +74,33 @@ def claim(
     return Claimer(worker, alias_of(using)).claim(queue, limit, lease_seconds=seconds)
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call of Claimer.claim(), with the rules by which it claims."""
+
+    queue: str
+    limit: int
+    seconds: float
+    paced_max: int | None
+    begun: float
+    known: Rules
+    limits: Limits  # of the whole queue
+    leases: list[Lease] = field(default_factory=list)
+    busy: set[int] = field(default_factory=set)  # gates that are to be looked at soon
+
+    @property
+    def wanted(self) -> int:
+        """How many more jobs it may take."""
+        return self.limit - len(self.leases)
+
+
 class Claimer:
     """claim() for a process that claims again and again: it remembers how far it has come in each queue."""
 
-    def __init__(self, worker: str, using: str, *, hand_over: bool = False) -> None:
+    def __init__(self, worker: str, using: str, *, queues: Queues | None = None, hand_over: bool = False) -> None:
         """`hand_over`: its claims return what they find before they pass over others, which may take seconds."""
         self._worker, self._using, self._hand_over = check_worker(worker), using, hand_over
-        self._cursors, self._single_priority = ScanCursors(), SinglePriorityCache()
-        self._gated = GatedQueues(using)
+        self._queues = Queues() if queues is None else queues
         #: the subjects behind whose gates the last claim has put jobs
         self.closed = set[int]()
         #: whether it has left some for the next claim of the queue, which is to follow at once
@@ -88,163 +116,147 @@ class Claimer:
         jobs lately, others may be left out. `paced_max`: at most so many jobs with a rate, which must start at once.
         """
         refuse_open_transaction(self._using, "claim")
-        remember, look, begun, self.more = limit >= CURSOR_BATCH, limit, time.monotonic(), False
-        leases, self.closed, busy = list[Lease](), set[int](), set[int]()
-        if self._is_shut(queue):
+        begun, look, self.more, self.closed = time.monotonic(), limit, False, set[int]()
+        known = self._rules()
+        call = _Call(queue, limit, lease_seconds, paced_max, begun, known, limits_at(queue, known))
+        if call.limits is not NO_LIMITS and self._is_shut(call):
             return []
         try:
             for _ in range(PASSES_MAX):
-                paced, wanted = _left(paced_max, leases), limit - len(leases)
-                request = self._request(queue, wanted, look, lease_seconds, head, remember, paced)
-                take = update_returning if request.in_one else select_then_update
+                plan = self._plan(call, look, head)
+                # From its commit on the jobs are leased to this worker, whether the answer arrives or not.
+                if isinstance(plan, OneStatement):
+                    take = partial(update_returning, plan)
+                else:
+                    take = partial(select_then_update, plan)
                 try:
-                    taken = retry_transient("claim", partial(take, request), using=self._using)
+                    taken = retry_transient("claim", take, using=self._using)
                 except (Error, DatabaseBusy):
-                    if leases:
-                        break
+                    if call.leases:
+                        break  # what the earlier passes have leased must run
                     raise
-                self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
-                busy |= {*taken.unwritten}
-                leases += taken.leases
-                self._learn(request, taken, remember)
-                self._end_late(request, taken)
-                if not self._goes_on(request, taken, leases, look, limit, begun):
+                self._note(call, plan, taken)
+                if not self._goes_on(call, plan, taken, look):
                     break
-                head, look = None, self._next_look(taken, look, limit - len(leases), limit)
+                head, look = None, self._next_look(call, taken, look)
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
-            gates_closed(self.closed, using=self._using, unwritten=busy)
-        return leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(leases)
+            gates_closed(self.closed, using=self._using, unwritten=call.busy)
+        return call.leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(call)
 
-    def _goes_on(
-        self, request: Request, taken: Taken, leases: Sequence[Lease], look: int, limit: int, begun: float
-    ) -> bool:
-        """Whether a claim that began then makes another pass; sets `more`."""
-        self.more = len(leases) < limit and _has_more(request, taken, leases)
+    def _rules(self) -> Rules:
+        """What operators have set, at most a moment ago. Raises the database's error if that cannot be read."""
+        known = fresh_rules(self._using)
+        if known is None:
+            known = retry_transient("claim", partial(rules_to_start_by, self._using), using=self._using)
+        return known
+
+    def _is_shut(self, call: _Call) -> bool:
+        """Whether the claim would bring nothing: the queue is paused, full, or its next token is not there yet.
+
+        One statement, and no lock, if it was full when it was last asked.
+        """
+        memory, most = self._queues[call.queue], call.limits.most
+        if call.limits.paused or call.begun < memory.shut_until:
+            return True
+        if most is None or not memory.full:
+            return False
+        memory.full = (
+            retry_transient("claim", partial(running, call.queue, most, self._using), using=self._using) >= most
+        )
+        return memory.full
+
+    def _plan(self, call: _Call, look: int, head: Head | None) -> OneStatement | LockAndStamp:
+        """The cheapest plan that may be used now. It checks no job while none of the queue seems to have a limit."""
+        queue, limits, memory, using = call.queue, call.limits, self._queues[call.queue], self._using
+        what = (queue, call.wanted, look, self._worker, call.seconds, using)
+        paced = None if call.paced_max is None else max(0, call.paced_max - len(call.leases))
+        aged, in_one = aged_look_is_due(queue, using=using), vendor(using).has_update_returning and limits.none
+        seen = head if head is not None and head.level is not None else None
+        limited = limited_tasks(queue, call.known)
+        if call.known.breakers or (limited and memory.checks_limits(in_one=in_one)):
+            return CheckEachJob(*what, Beginning(seen), limits=limits, paced_max=paced, aged=aged, known=call.known)
+        begin = memory.beginning(seen, with_cursor=call.limit >= CURSOR_BATCH)
+        if in_one and look == call.wanted and not aged:
+            return OneStatement(*what, begin, limited, unseen_top=head is not None and seen is None)
+        return LockAndStamp(*what, begin, limited, limits, paced, aged)
+
+    def _note(self, call: _Call, plan: OneStatement | LockAndStamp, taken: Taken) -> None:
+        """Keep what a committed pass has leased, ended and put behind gates, and what it shows about the queue."""
+        self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
+        call.busy |= {*taken.unwritten}
+        call.leases += taken.leases
+        self._learn(call, plan, taken)
+        ended = plan.ended if isinstance(plan, LockAndStamp) else ()
+        late = [*ended_before(ended, taken.late, using=self._using), *taken.late]
+        refs = [JobRef(row.pk, call.queue, row.task, row.ordering_key, self._using) for row in late]
+        settled({Job.Status.CANCELED: refs}, self._using)
+        if isinstance(plan, CheckEachJob):
+            ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], call.queue, using=self._using)
+
+    def _learn(self, call: _Call, plan: OneStatement | LockAndStamp, taken: Taken) -> None:
+        memory, rows, plan = self._queues[call.queue], taken.rows, taken.narrowed or plan
+        if taken.shut_seconds:
+            memory.shut(taken.shut_seconds)
+        memory.full = memory.full or taken.is_full
+        if isinstance(plan, OneStatement) and plan.passed_over and not rows:
+            memory.checked_at = 0.0  # the next claim checks its jobs: what this one took without that was nothing
+        if taken.narrowed is not None and not rows:
+            # The limits of the queue have left no room: nothing was looked at.
+            return
+        if taken.passed or isinstance(plan, CheckEachJob):
+            tasks = {row.task for row in rows}
+            if taken.passed or taken.blocked or not tasks.isdisjoint(limited_tasks(call.queue, call.known)):
+                memory.met_limit()
+            return
+        if taken.from_top or (isinstance(plan, LockAndStamp) and plan.aged):
+            # Neither tells how far the claims have come: other levels were not looked at, or aged jobs came first.
+            return
+        levels = {row.priority for row in rows}
+        if len(rows) < plan.look and plan.begin.only_level not in levels:
+            memory.saw(levels)
+        if call.limit >= CURSOR_BATCH and len(rows) == plan.limit and not taken.late:
+            first, last, begin = rows[0], rows[-1], plan.begin
+            job_id = last.pk if (first.priority, first.due_at) == (last.priority, last.due_at) else None
+            memory.cursor = begin.cursor.moved(last.priority, last.due_at, job_id, begin.head, walked=not begin.follows)
+
+    def _goes_on(self, call: _Call, plan: OneStatement | LockAndStamp, taken: Taken, look: int) -> bool:
+        """Whether the claim makes another pass: jobs that could not start may hide others. Sets `more`."""
+        passed = taken.passed or (isinstance(plan, OneStatement) and plan.passed_over and not call.leases)
+        hidden = bool(taken.late or taken.blocked or passed) and not taken.shut_seconds
+        self.more = call.wanted > 0 and hidden
         if not self._hand_over:
             return self.more
         # Not after a small pass: where each takes long, thousands of them would. And one that came back short has seen
         # all: the next one finds nothing, and says so.
-        is_large = len(taken.rows) >= look == max(limit, EXPIRED_BATCH)
-        is_late = is_large and time.monotonic() - begun >= PASSES_SECONDS
-        return self.more and not leases and not is_late
+        is_large = len(taken.rows) >= look == max(call.limit, EXPIRED_BATCH)
+        is_late = is_large and time.monotonic() - call.begun >= PASSES_SECONDS
+        return self.more and not call.leases and not is_late
 
-    def _next_look(self, taken: Taken, look: int, wanted: int, limit: int) -> int:
+    def _next_look(self, call: _Call, taken: Taken, look: int) -> int:
         """How many jobs the next pass looks at: where some could not start, one and a half times as many as it wants.
 
         A claim that hands over looks at the same ones again if they were left alone: they are checked now.
         """
         if self._hand_over and taken.passed:
             return look
-        most = max(limit, EXPIRED_BATCH)
+        most, wanted = max(call.limit, EXPIRED_BATCH), call.wanted
         if taken.late or taken.passed or not taken.leases:
             return most
         return min(most, wanted + wanted * len(taken.rows) * 3 // (2 * len(taken.leases)))
 
-    def _still_startable(self, leases: list[Lease]) -> list[Lease]:
+    def _still_startable(self, call: _Call) -> list[Lease]:
         """Release those that were paused while their claim waited, as for a lock; returns the others."""
-        known = rules(self._using) if leases else self._gated.known
-        if not (shut := [lease for lease in leases if known.shuts(lease)]):
-            return leases
+        known = rules(self._using) if call.leases else call.known
+        if not (shut := [lease for lease in call.leases if known.shuts(lease)]):
+            return call.leases
         try:
             for release in _release:
                 release(shut)
         except (Error, DatabaseBusy) as error:
             logger.warning("%d jobs that were paused during their claim start: %s", len(shut), error)
-            return leases
-        return [lease for lease in leases if lease not in shut]
-
-    def _is_shut(self, queue: str) -> bool:
-        limits = self._gated.limits(queue)
-        return limits is not NO_LIMITS and self._gated.is_shut(queue, limits)
-
-    def _end_late(self, request: Request, taken: Taken) -> None:
-        """What follows the commit that has ended expired jobs."""
-        queue, using = request.queue, self._using
-        late = [*ended_before(request.ended, taken.late, using=using), *taken.late]
-        refs = [JobRef(row.pk, queue, row.task, row.ordering_key, using) for row in late]
-        settled({Job.Status.CANCELED: refs}, using)
-        if request.gated:
-            ended_unstarted([(row.task, row.concurrency_key) for row in taken.late], queue, using=using)
-
-    def _request(
-        self,
-        queue: str,
-        limit: int,
-        look: int,
-        seconds: float,
-        head: Head | None,
-        remember: bool,
-        paced_max: int | None,
-    ) -> Request:
-        aged, limits = aged_look_is_due(queue, using=self._using), self._gated.present
-        one = vendor(self._using).has_update_returning and limits.none
-        excluded = self._gated.excluded(queue, in_one=one)
-        in_one = one and look == limit and not aged and excluded is not None
-        from_top = in_one and head is not None and head.level is None
-        head = head if head is not None and head.level is not None else None
-        # Jobs that were opened have an older run_at, perhaps another priority, and must be found at once.
-        gated = excluded is None
-        cursor = self._cursors.of(queue) if remember and not gated else NO_CURSOR
-        only = head.level if head is not None and not gated and self._single_priority.holds(queue, head.level) else None
-        return Request(
-            queue,
-            limit,
-            look,
-            self._worker,
-            seconds,
-            self._using,
-            head=head,
-            cursor=cursor,
-            only_level=only,
-            follows=cursor.follows(head),
-            from_top=from_top,
-            in_one=in_one,
-            gated=gated,
-            known=self._gated.known,
-            limits=limits,
-            paced_max=paced_max,
-            excluded=excluded or (),
-            aged=aged,
-        )
-
-    def _learn(self, request: Request, taken: Taken, remember: bool) -> None:
-        """Keep what this pass shows about the queue."""
-        rows, request = taken.rows, taken.narrowed or request
-        if taken.shut_seconds:
-            self._gated.shut(request.queue, taken.shut_seconds)
-        if taken.is_full:
-            self._gated.full(request.queue)
-        if request.in_one and request.excluded and not rows:
-            self._gated.look(request.queue)
-        if taken.narrowed is not None and not rows:
-            # The limits of the queue have left no room: nothing was looked at.
-            return
-        if taken.passed or request.gated:
-            tasks = {row.task for row in rows}
-            self._gated.learn(request.queue, tasks, blocked=taken.passed or bool(taken.blocked))
-            return
-        if taken.from_top or request.aged:
-            # Neither tells how far the claims have come: other levels were not looked at, or aged jobs came first.
-            return
-        levels = {row.priority for row in rows}
-        if len(rows) < request.look and request.only_level not in levels:
-            self._single_priority.keep(request.queue, levels)
-        if remember and len(rows) == request.limit and not taken.late:
-            first, last = rows[0], rows[-1]
-            job_id = last.pk if (first.priority, first.due_at) == (last.priority, last.due_at) else None
-            moved = request.cursor.moved(last.priority, last.due_at, job_id, request.head, walked=not request.follows)
-            self._cursors.keep(request.queue, moved)
-
-
-def _left(most: int | None, leases: Sequence[Lease]) -> int | None:
-    return None if most is None else max(0, most - len(leases))
-
-
-def _has_more(request: Request, taken: Taken, leases: Sequence[Lease]) -> bool:
-    """Whether there may be jobs behind those that this pass has looked at and that could not start."""
-    passed = taken.passed or (request.in_one and request.excluded and not leases)
-    return bool(taken.late or taken.blocked or passed) and not taken.shut_seconds
+            return call.leases
+        return [lease for lease in call.leases if lease not in shut]
 
 
 def refuse_open_transaction(using: str, verb: str) -> None:

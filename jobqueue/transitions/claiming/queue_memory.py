@@ -1,7 +1,7 @@
-"""What a claimer and a worker remember of queues, so that they read few old index entries and few rules.
+"""What a process remembers of the queues that it claims from, so that it reads few old index entries and few rules.
 
-ScanCursors: where the last batch ended. SinglePriorityCache: whether only one priority had due jobs. Heads and
-WaitingNames: which queues have jobs, and from which priority on. GatedQueues: which queues have limits, and are shut.
+A QueueMemory has what the last claims and looks have shown of one queue; Queues has those of all queues, and which of
+them have jobs. All of it may be forgotten at any moment: the next claim then reads more, and takes the same jobs.
 
 While any transaction keeps an old snapshot open, the index entries of claimed jobs cannot be purged, and a claim that
 begins at the head of the queue reads all of them, as does a look at an empty queue. So a look that took long is not
@@ -13,11 +13,11 @@ shorter one counts. Looking for lower priorities is one of the few statements be
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from django.db.models import FloatField
 
@@ -25,10 +25,6 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import UtcDateTimeField
 from jobqueue.db.prepared import Prepared
-from jobqueue.db.retry import retry_transient
-from jobqueue.gates.limits import NO_LIMITS, Limits, limited_tasks, limits_at
-from jobqueue.gates.rules import NO_RULES, fresh_rules, rules_to_start_by
-from jobqueue.gates.slots import running
 from jobqueue.models import Job
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import LEVEL, Head
@@ -110,68 +106,104 @@ class ScanCursor:
 NO_CURSOR = ScanCursor(None, datetime.min.replace(tzinfo=UTC))
 
 
-class ScanCursors:
-    """The cursors of one claimer. A claim that returns too few is repeated without its cursor."""
+class Beginning(NamedTuple):
+    """Where one pass of a claim begins to look in its queue."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, ScanCursor] = {}
+    head: Head | None = None  # the highest priority that waits, if it is known
+    cursor: ScanCursor = NO_CURSOR  # jobs in front of it were claimed a moment ago
+    only_level: int | None = None  # the only priority that had due jobs a moment ago: below it nothing is looked for
+    follows: bool = False  # at the cursor's level: those above held only delayed jobs a moment ago
 
-    def of(self, queue: str) -> ScanCursor:
-        """The cursor of `queue`; NO_CURSOR when it is old."""
-        cursor = self._known.get(queue, NO_CURSOR)
-        return cursor if time.monotonic() < cursor.good_until else NO_CURSOR
-
-    def keep(self, queue: str, cursor: ScanCursor) -> None:
-        """Begin the next claim of `queue` there."""
-        self._known[queue] = cursor
+    def levels(self, queue: str, using: str) -> Iterator[int]:
+        """The priorities to claim from, highest first."""
+        head = Head(queue, self.cursor.level, all_due=True) if self.follows else self.head
+        return candidates.due_levels(queue, using=using, surely=self.cursor.level, head=head)
 
 
-class SinglePriorityCache:
-    """Queues in which all due jobs had one priority a moment ago."""
+FROM_HEAD = Beginning()
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[int, float]] = {}
 
-    def holds(self, queue: str, level: int | None) -> bool:
-        """Whether a moment ago nothing was due in `queue` but jobs of `level`."""
-        known, good_until = self._known.get(queue, (None, 0.0))
-        return known is not None and known == level and time.monotonic() < good_until
+@dataclass(slots=True)
+class QueueMemory:
+    """One queue, as the claims and looks of this process have found it. Instants are of the monotonic clock."""
 
-    def keep(self, queue: str, levels: Collection[int]) -> None:
-        """A claim looked at all levels of `queue` and took all it could; they were of these `levels`."""
+    # Of claims:
+    cursor: ScanCursor = NO_CURSOR  # where the last batch ended
+    only_level: int | None = None  # all due jobs had this priority; believed until only_until
+    only_until: float = 0.0
+    limited_until: float = 0.0  # a job with a limit was seen: claims check limits until then
+    checked_at: float = 0.0  # when a claim last checked limits
+    shut_until: float = 0.0  # the queue has used up its tokens until then
+    full: bool = False  # as many jobs of the queue ran as its limit allows
+    # Of the last complete look for its head, which took `took` from looked_at on:
+    level: int | None = None  # nothing waited above this priority; None: nothing waited
+    looked_at: float = 0.0
+    took: float = 0.0
+    complete_until: float = 0.0  # until then only newer jobs are looked for
+    levels: set[int] = field(default_factory=set)  # priorities that were seen
+
+    def beginning(self, head: Head | None, *, with_cursor: bool) -> Beginning:
+        """Where a claim that checks no limits begins."""
+        now = time.monotonic()
+        cursor = self.cursor if with_cursor and now < self.cursor.good_until else NO_CURSOR
+        level = self.only_level if now < self.only_until else None
+        only = level if head is not None and head.level == level else None
+        return Beginning(head, cursor, only, cursor.follows(head))
+
+    def saw(self, levels: Collection[int]) -> None:
+        """A claim looked at all levels and took all it could; they were of these `levels`."""
+        self.only_level, self.only_until = None, time.monotonic() + SINGLE_PRIORITY_SECONDS
         if len(levels) == 1:
-            (level,) = levels
-            self._known[queue] = level, time.monotonic() + SINGLE_PRIORITY_SECONDS
-        else:
-            self._known.pop(queue, None)
+            (self.only_level,) = levels
+
+    def checks_limits(self, *, in_one: bool) -> bool:
+        """Whether the next claim has to check its jobs, although tasks with limits may be left alone.
+
+        `in_one`: a claim by one statement does not see what it leaves alone, so now and then the other form looks.
+        """
+        now = time.monotonic()
+        if now < self.limited_until or (in_one and now >= self.checked_at + LOOK_SECONDS):
+            self.checked_at = now
+            return True
+        return False
+
+    def met_limit(self) -> None:
+        """A claim has met a job that may have a limit."""
+        self.limited_until = time.monotonic() + SEEN_SECONDS
+
+    def shut(self, seconds: float) -> None:
+        """The queue has used up its tokens for so long."""
+        self.shut_until = time.monotonic() + min(seconds, LOOK_SECONDS)
 
 
-def pause_seconds(took: float) -> float:
-    """The pause before the next look, in seconds, after one that `took` so long."""
-    return 0.0 if took < QUICK_SECONDS else min(PAUSE_SECONDS_MAX, SHARE * took)
-
-
-class WaitingNames:
-    """The names of queues with waiting jobs, for a poller that serves all queues."""
+class Queues(dict[str, QueueMemory]):
+    """The memory of one process: by name, the queues that it has met."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._good_until = self._took = 0.0
+        self._names_until = self._names_took = 0.0
         self._had_jobs: dict[str, float] = {}
 
-    def find(self, using: str) -> Iterable[str]:
-        """Looked up each time; less often under load or where that is slow, and then with the names of recent queues.
+    def __missing__(self, queue: str) -> QueueMemory:
+        if len(self) >= _QUEUES_MAX:
+            self.clear()
+        found = self[queue] = QueueMemory()
+        return found
 
-        A queue that was idle may be missing for BUSY_SECONDS, or for as long as a slow look is not repeated.
+    def names(self, using: str) -> Iterable[str]:
+        """The names of queues with waiting jobs, for a poller that serves all queues.
+
+        Looked up each time; less often under load or where that is slow, and then with the names of recent queues. A
+        queue that was idle may be missing for BUSY_SECONDS, or for as long as a slow look is not repeated.
         """
         begun = time.monotonic()
-        if begun < self._good_until:
+        if begun < self._names_until:
             return self.lately()
         self._names = tuple(candidates.waiting_names(using=using))
         now = time.monotonic()
-        before, self._took = self._took, now - begun
-        pause = pause_seconds(min(before, self._took))
-        self._good_until = now + max(pause, BUSY_SECONDS if self._names else 0.0)
+        before, self._names_took = self._names_took, now - begun
+        pause = pause_seconds(min(before, self._names_took))
+        self._names_until = now + max(pause, BUSY_SECONDS if self._names else 0.0)
         return self._names
 
     def lately(self) -> Iterable[str]:
@@ -184,71 +216,54 @@ class WaitingNames:
         """Remember that jobs wait in these queues now."""
         self._had_jobs |= dict.fromkeys(queues, time.monotonic())
 
-    def forget(self) -> None:
+    def forget_names(self) -> None:
         """Look up the names at the next call."""
-        self._good_until = 0.0
+        self._names_until = 0.0
 
-
-@dataclass(slots=True)
-class _Whole:
-    """The result of the last complete look at a queue, which began at `begun` (monotonic)."""
-
-    level: int | None  # nothing waited above this level; None: nothing waited
-    begun: float
-    took: float
-    good_until: float
-
-
-class Heads:
-    """The heads of the queues of one poller, with a memory."""
-
-    def __init__(self) -> None:
-        self._whole: dict[str, _Whole] = {}
-        self._levels: dict[str, set[int]] = {}
-
-    def of(self, queues: Sequence[str], *, using: str) -> list[Head]:
+    def heads(self, queues: Sequence[str], *, using: str) -> list[Head]:
         """As candidates.heads(), but where that is slow some may be missing for a while: see PAUSE_SECONDS_MAX."""
         now = time.monotonic()
-        known = [queue for queue in queues if queue in self._whole and now < self._whole[queue].good_until]
+        known = {queue: self[queue] for queue in queues if queue in self and now < self[queue].complete_until}
         rest = [queue for queue in queues if queue not in known]
-        found = self._look_since(known, now, using) if known else []
+        found = _look_since(known, now, using) if known else []
         return found + (self._look_whole(rest, now, using) if rest else [])
 
     def _look_whole(self, queues: Sequence[str], begun: float, using: str) -> list[Head]:
         found = candidates.heads(queues, using=using)
-        if len(self._whole) > _QUEUES_MAX:
-            self._whole.clear()
-            self._levels.clear()
         now = time.monotonic()
         took, levels = now - begun, {head.queue: head.level for head in found}
         for queue in queues:
-            before = self._whole[queue].took if queue in self._whole else 0.0
-            self._whole[queue] = _Whole(levels.get(queue), begun, took, now + pause_seconds(min(before, took)))
-        for head in found:
-            if head.level is not None:
-                self._levels.setdefault(head.queue, set()).add(head.level)
+            one = self[queue]
+            before, one.took = one.took, took
+            one.level, one.looked_at = levels.get(queue), begun
+            one.complete_until = now + pause_seconds(min(before, took))
+            if one.level is not None:
+                one.levels.add(one.level)
         return found
 
-    def _look_since(self, queues: Sequence[str], now: float, using: str) -> list[Head]:
-        """The heads of newer jobs, and of those that waited at the last complete look or below."""
-        below: list[dict[str, Any]] = [
-            {"queue": queue, "level": whole.level} for queue, whole in self._of(queues) if whole.level is not None
-        ]
-        above: list[dict[str, Any]] = [
-            {"queue": queue, "level": level, "age": now - whole.begun + _COMMIT_SECONDS}
-            for queue, whole in self._of(queues)
-            for level in self._levels.get(queue, ())
-            if whole.level is None or level > whole.level
-        ]
-        waiting = _heads(_from_level(using), below)
-        for run in below:
-            # Jobs that are gone need not be read again by the next look.
-            head = waiting.get(run["queue"])
-            self._whole[run["queue"]].level = head.level if head else None
-        return list((waiting | _heads(_new_in_level(using), above)).values())
 
-    def _of(self, queues: Iterable[str]) -> list[tuple[str, _Whole]]:
-        return [(queue, self._whole[queue]) for queue in queues]
+def pause_seconds(took: float) -> float:
+    """The pause before the next look, in seconds, after one that `took` so long."""
+    return 0.0 if took < QUICK_SECONDS else min(PAUSE_SECONDS_MAX, SHARE * took)
+
+
+def _look_since(queues: dict[str, QueueMemory], now: float, using: str) -> list[Head]:
+    """The heads of newer jobs, and of those that waited at the last complete look or below."""
+    below: list[dict[str, Any]] = [
+        {"queue": queue, "level": one.level} for queue, one in queues.items() if one.level is not None
+    ]
+    above: list[dict[str, Any]] = [
+        {"queue": queue, "level": level, "age": now - one.looked_at + _COMMIT_SECONDS}
+        for queue, one in queues.items()
+        for level in one.levels
+        if one.level is None or level > one.level
+    ]
+    waiting = _heads(_from_level(using), below)
+    for run in below:
+        # Jobs that are gone need not be read again by the next look.
+        head = waiting.get(run["queue"])
+        queues[run["queue"]].level = head.level if head else None
+    return list((waiting | _heads(_new_in_level(using), above)).values())
 
 
 def _heads(look: Prepared, runs: Sequence[dict[str, Any]]) -> dict[str, Head]:
@@ -270,76 +285,3 @@ def _from_level(using: str) -> Prepared:
 def _new_in_level(using: str) -> Prepared:
     rows = candidates.waiting(using).filter(priority=LEVEL, run_at__gte=UtcNowPlus(-_AGE))
     return candidates.highest(rows, using)
-
-
-class GatedQueues:
-    """The queues of one claimer in which jobs with limits were seen."""
-
-    def __init__(self, using: str) -> None:
-        self._using = using
-        self._seen: dict[str, float] = {}
-        self._looked: dict[str, float] = {}
-        self._shut: dict[str, float] = {}
-        self._full: set[str] = set()
-        #: what operators have set, as it was read for the present claim
-        self.known = NO_RULES
-        #: what holds for its queue
-        self.present = NO_LIMITS
-
-    def limits(self, queue: str) -> Limits:
-        """What holds for the whole queue; begins a claim. Raises the database's error if that cannot be read."""
-        known = fresh_rules(self._using)
-        if known is None:
-            known = retry_transient("claim", partial(rules_to_start_by, self._using), using=self._using)
-        self.known = known
-        self.present = limits_at(queue, self.known)
-        return self.present
-
-    def is_shut(self, queue: str, limits: Limits) -> bool:
-        """Whether a claim of `queue` would bring nothing: it is paused, full, or its next token is not there yet.
-
-        One statement, and no lock, if it was full when it was last asked.
-        """
-        if limits.paused or time.monotonic() < self._shut.get(queue, 0.0):
-            return True
-        most = limits.most
-        if most is None or queue not in self._full:
-            return False
-        if retry_transient("claim", lambda: running(queue, most, self._using), using=self._using) >= most:
-            return True
-        self._full.discard(queue)
-        return False
-
-    def full(self, queue: str) -> None:
-        """True if as many jobs of the queue run as its limit allows."""
-        self._full.add(queue)
-
-    def look(self, queue: str) -> None:
-        """Let the next claim of the queue check its jobs: what it took without that was nothing."""
-        self._looked.pop(queue, None)
-
-    def shut(self, queue: str, seconds: float) -> None:
-        """The queue has used up its tokens for so long."""
-        self._shut[queue] = time.monotonic() + min(seconds, LOOK_SECONDS)
-
-    def excluded(self, queue: str, *, in_one: bool) -> tuple[str, ...] | None:
-        """The tasks that a claim of `queue` leaves alone, because they may have limits; None: it has to check its jobs.
-
-        () if no task of this process has a limit and none is paused. `in_one`: a claim by one statement does not see
-        what it leaves alone, so now and then the other form looks.
-        """
-        if self.known.breakers:
-            return None
-        limited = limited_tasks(queue, self.known)
-        if not limited:
-            return ()
-        now = time.monotonic()
-        if now < self._seen.get(queue, 0.0) or (in_one and now >= self._looked.get(queue, 0.0) + LOOK_SECONDS):
-            self._looked[queue] = now
-            return None
-        return limited
-
-    def learn(self, queue: str, tasks: Collection[str | None], *, blocked: bool) -> None:
-        """A claim has checked jobs of `queue`, which are of these tasks. `blocked`: some may not start."""
-        if blocked or not {*limited_tasks(queue, self.known)}.isdisjoint(tasks):
-            self._seen[queue] = time.monotonic() + SEEN_SECONDS

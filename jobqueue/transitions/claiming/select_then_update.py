@@ -24,10 +24,11 @@ from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.transitions.claiming import candidates
 from jobqueue.transitions.claiming.candidates import aged_levels
-from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, ScanCursor
-from jobqueue.transitions.claiming.request import (
+from jobqueue.transitions.claiming.plans import (
     NOTHING,
-    Request,
+    CheckEachJob,
+    ClaimPlan,
+    LockAndStamp,
     Row,
     Taken,
     end_expired,
@@ -38,58 +39,63 @@ from jobqueue.transitions.claiming.request import (
     row_columns,
     with_waiting_keys,
 )
+from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, ScanCursor
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import end_in_groups
 
 _LOCKED_AT, _LOCK_UNTIL = Slot("locked_at", UtcDateTimeField()), Slot("lock_until", UtcDateTimeField())
 
 
-def select_then_update(request: Request) -> Taken:
+def select_then_update(plan: LockAndStamp) -> Taken:
     """One pass: lock due jobs, end those that have expired, lease the others, in one transaction."""
-    levels = request.due_levels()
+    levels = plan.levels()
     # The first seek runs outside the transaction: an idle poll costs one statement and no BEGIN and COMMIT.
     top = next(levels, None)
     if top is None:
         return NOTHING
-    using, token, room = request.using, uuid.uuid4().bytes, None
+    using, token, room = plan.using, uuid.uuid4().bytes, None
     with vendor(using).transaction(connections[using]):
-        if not request.limits.none:
-            room = room_in(request.queue, request.limit, request.limits, using, paced_max=request.paced_max)
+        if not plan.limits.none:
+            room = room_in(plan.queue, plan.limit, plan.limits, using, paced_max=plan.paced_max)
             if not room.jobs:
-                return NOTHING._replace(narrowed=request, is_full=room.is_full, shut_seconds=room.seconds)
-            request = request.narrowed(room.jobs)
-        first = lock_aged(request.queue, request.look, using=using, gated=request.gated)
+                return NOTHING._replace(narrowed=plan, is_full=room.is_full, shut_seconds=room.seconds)
+            plan = plan.narrowed(room.jobs)
+        columns, begin = row_columns(gated=isinstance(plan, CheckEachJob)), plan.begin
+        first = lock_aged(plan.queue, plan.look, using=using, columns=columns)
         rows = list(chain.from_iterable(first.values()))
-        if len(rows) < request.look:
-            others = (level for level in chain([top], levels) if level not in first)
-            limit, only = request.look - len(rows), request.only_level
-            columns = row_columns(gated=request.gated)
+        if left := plan.look - len(rows):
+            others, only = (level for level in chain([top], levels) if level not in first), begin.only_level
             rows += lock_due(
-                request.queue, limit, others, using=using, cursor=request.cursor, only_level=only, columns=columns
+                plan.queue, left, others, using=using, cursor=begin.cursor, only_level=only, columns=columns
             )
-        free = [row for row in rows if row.task not in request.excluded] if request.excluded else rows
+        free = [row for row in rows if row.task not in plan.passed_over] if plan.passed_over else rows
         live, late = expired(free)
         if late:
-            end_expired(in_state([row.pk for row in late], Job.Status.READY, using=using))
-            end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), using)
-            request.ended.extend(ended_now(late, using=using))
-        admitted = _admitted(live, request) if request.gated else (live[: request.limit], Admitted(), ())
-        start, found, unwritten = admitted
-        leases = stamp([request.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, request)
+            _end_late(late, plan)
+        start, found, unwritten = _admitted(live, plan)
+        leases = stamp([plan.lease(row, token, slot=found.slots.get(row.pk)) for row in start], token, plan)
         free_keys(with_waiting_keys(leases))
         if room is not None:
             room.use(len(leases), using)
         passed = len(free) < len(rows)
         return Taken(
-            rows, leases, late, found.blocked, spare=found.spare, narrowed=request, unwritten=unwritten, passed=passed
+            rows, leases, late, found.blocked, spare=found.spare, narrowed=plan, unwritten=unwritten, passed=passed
         )
 
 
-def _admitted(live: list[Row], request: Request) -> tuple[list[Row], Admitted, Collection[int]]:
+def _end_late(late: list[Row], plan: LockAndStamp) -> None:
+    end_expired(in_state([row.pk for row in late], Job.Status.READY, using=plan.using))
+    end_in_groups(((row.pk, row.options, Job.Status.CANCELED) for row in late), plan.using)
+    plan.ended.extend(ended_now(late, using=plan.using))
+
+
+def _admitted(live: list[Row], plan: LockAndStamp) -> tuple[list[Row], Admitted, Collection[int]]:
     """Those that may start; the others wait behind their gates, of which the last ones could not be written."""
-    known, paced_max = request.known, request.paced_max
-    found = admit(live, request.limit, queue=request.queue, known=known, paced_max=paced_max, using=request.using)
-    unwritten = close_gates(found.blocked, request.queue, request.using) if found.blocked else ()
+    if not isinstance(plan, CheckEachJob):
+        return live[: plan.limit], Admitted(), ()
+    known, paced_max = plan.known, plan.paced_max
+    found = admit(live, plan.limit, queue=plan.queue, known=known, paced_max=paced_max, using=plan.using)
+    unwritten = close_gates(found.blocked, plan.queue, plan.using) if found.blocked else ()
     return [row for row in live if row.pk in found.free], found, unwritten
 
 
@@ -140,12 +146,12 @@ def lock_rows(rows: JobQuerySet, limit: int, using: str, columns: tuple[str, ...
     return free[:limit]
 
 
-def lock_aged(queue: str, limit: int, *, using: str, gated: bool = False) -> dict[int, list[Row]]:
+def lock_aged(queue: str, limit: int, *, using: str, columns: tuple[str, ...] | None = None) -> dict[int, list[Row]]:
     """Lock and read up to `limit` rows that have waited longer than STARVE_SECONDS, by level; {} without it."""
     found: dict[int, list[Row]] = {}
     for level, rows in aged_levels(queue, using=using):
         # A level whose aged rows are all locked by others is left to lock_due().
-        if locked := list(starmap(Row, lock_rows(rows, limit, using, row_columns(gated=gated)))):
+        if locked := list(starmap(Row, lock_rows(rows, limit, using, columns or row_columns()))):
             found[level] = locked
             limit -= len(locked)
         if not limit:
@@ -153,20 +159,20 @@ def lock_aged(queue: str, limit: int, *, using: str, gated: bool = False) -> dic
     return found
 
 
-def stamp(leases: list[Lease], token: bytes, request: Request) -> list[Lease]:
+def stamp(leases: list[Lease], token: bytes, plan: ClaimPlan) -> list[Lease]:
     """Write `leases`, which share `token`, on their rows. Returns those whose rows were still READY."""
     groups = defaultdict(list)
     for lease in leases:
         groups[lease.locked_at, lease.lock_until].append(lease.job_id)
     stamped = 0
     for (locked_at, lock_until), ids in groups.items():
-        stamped += _take_over(request.using).change(
-            ids=ids, worker=request.worker, token=token, locked_at=locked_at, lock_until=lock_until
+        stamped += _take_over(plan.using).change(
+            ids=ids, worker=plan.worker, token=token, locked_at=locked_at, lock_until=lock_until
         )
     if stamped == len(leases):
         return leases
     ids = [lease.job_id for lease in leases]
-    mine = set(Job.objects.using(request.using).filter(pk__in=ids, lock_token=token).values_list("pk", flat=True))
+    mine = set(Job.objects.using(plan.using).filter(pk__in=ids, lock_token=token).values_list("pk", flat=True))
     return [lease for lease in leases if lease.job_id in mine]
 
 

@@ -24,8 +24,8 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.request import (
-    Request,
+from jobqueue.transitions.claiming.plans import (
+    OneStatement,
     Row,
     Taken,
     end_expired,
@@ -52,35 +52,35 @@ _ELSE: dict[str, str | Expression] = {
 _ORDER = itemgetter(Row._fields.index("due_at"), Row._fields.index("pk"))
 
 
-def update_returning(request: Request) -> Taken:
+def update_returning(plan: OneStatement) -> Taken:
     """One pass: lease level by level; each statement commits what it took.
 
     So an error after the first one ends the pass with what it has: those jobs are leased and must run.
     """
     found: list[tuple[Row, Lease]] = []
     token = uuid.uuid4().bytes
-    given = {"queue": request.queue, "worker": request.worker, "token": token, "seconds": request.seconds}
+    given = {"queue": plan.queue, "worker": plan.worker, "token": token, "seconds": plan.seconds}
     # None: the highest priority that waits, without a seek for it; nothing if all of its jobs are delayed.
-    tops: list[int | None] = [None] if request.from_top else []
+    tops: list[int | None] = [None] if plan.unseen_top else []
     level = None
     try:
-        for level in chain(tops, request.due_levels()):
-            for start in request.cursor.starts(level):
-                if len(found) < request.limit:
-                    wanted, columns = request.limit - len(found), row_columns()
+        for level in chain(tops, plan.levels()):
+            for start in plan.begin.cursor.starts(level):
+                if len(found) < plan.limit:
+                    wanted, columns = plan.limit - len(found), row_columns()
                     prepared = _statement(
-                        request.using, wanted, level is None, columns, request.excluded, **start.condition()
+                        plan.using, wanted, level is None, columns, plan.passed_over, **start.condition()
                     )
-                    with vendor(request.using).in_index_order(connections[request.using]):
+                    with vendor(plan.using).in_index_order(connections[plan.using]):
                         rows = prepared.rows(level=level, **given, **start.values())
-                    found += _leased(rows, request, token)
-            if len(found) >= request.limit or (found and level in (None, request.only_level)):
+                    found += _leased(rows, plan, token)
+            if len(found) >= plan.limit or (found and level in (None, plan.begin.only_level)):
                 break
     except Error as error:
         if not found:
             raise
-        logger.warning("a claim of %r ended early, with %d jobs: %s", request.queue, len(found), error)
-        retry.count_error("claim", error, using=request.using)
+        logger.warning("a claim of %r ended early, with %d jobs: %s", plan.queue, len(found), error)
+        retry.count_error("claim", error, using=plan.using)
     _free_keys([lease for _, lease in found])
     return _without_late(found, from_top=bool(found) and level is None)
 
@@ -95,9 +95,9 @@ def _free_keys(leases: list[Lease]) -> None:
         logger.warning("the dedupe keys of %d claimed jobs could not be freed yet: %s", len(keyed), error)
 
 
-def _leased(rows: list[tuple[Any, ...]], request: Request, token: bytes) -> list[tuple[Row, Lease]]:
+def _leased(rows: list[tuple[Any, ...]], plan: OneStatement, token: bytes) -> list[tuple[Row, Lease]]:
     rows.sort(key=_ORDER)
-    return [(row := Row(*columns), request.lease(row, token, until)) for *columns, until in rows]
+    return [(row := Row(*columns), plan.lease(row, token, until)) for *columns, until in rows]
 
 
 def _without_late(found: list[tuple[Row, Lease]], *, from_top: bool) -> Taken:

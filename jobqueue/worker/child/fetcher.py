@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from django.db import Error
 
@@ -43,6 +44,18 @@ FORGOTTEN = 0.02
 OPENED_SECONDS = 0.03
 
 
+class _Brought(NamedTuple):
+    """What the last claim from a queue brought."""
+
+    sync: int
+    coroutines: int
+    alone: float  # the share of the sync jobs that had to run alone
+    longest: float  # payload of the last claims, in characters
+
+
+_NOTHING = _Brought(0, 0, 0.0, 0.0)
+
+
 class Demand:
     """Remembers what the last claim from each queue brought: only a claim shows whether jobs are coroutines.
 
@@ -60,10 +73,7 @@ class Demand:
     """
 
     def __init__(self) -> None:
-        self._sync: dict[str, int] = {}
-        self._coroutines: dict[str, int] = {}
-        self._alone: dict[str, float] = {}  # the share of the last claim that had to run alone
-        self._longest: dict[str, float] = {}  # payload of a claim, in characters
+        self._last: dict[str, _Brought] = {}
         self._looked = self._tried = 0.0
 
     def ask(self, queue: str, room: int, places: int, batch: int = 1, *, free: int = 0, held: int = 0) -> int:
@@ -71,14 +81,12 @@ class Demand:
 
         `free` threads run nothing, and the child holds `held` jobs.
         """
-        room, places = max(0, room), max(0, places)
+        room, places, last = max(0, room), max(0, places), self._last.get(queue, _NOTHING)
         if batch > 1:
-            alone = self._alone.get(queue, 0.0)
-            room = round(room / (alone + (1 - alone) / batch))
-        if longest := self._longest.get(queue):
-            room = min(room, max(free, int(HELD_CHARS / longest) - held))
-        coroutines = self._coroutines.get(queue, 0)
-        asked = min(places, 2 * coroutines) + (0 if coroutines and not self._sync[queue] else room)
+            room = round(room / (last.alone + (1 - last.alone) / batch))
+        if last.longest:
+            room = min(room, max(free, int(HELD_CHARS / last.longest) - held))
+        asked = min(places, 2 * last.coroutines) + (0 if last.coroutines and not last.sync else room)
         return asked or (self._try() if room or places else 0)
 
     def brought(self, queue: str, sync: int, coroutines: int, alone: int = 0, longest: int = 0) -> None:
@@ -86,15 +94,10 @@ class Demand:
 
         `alone` counts the sync jobs that run alone, `longest` the characters of the longest payload.
         """
-        if not sync + coroutines:
-            return
-        self._longest[queue] = max(longest, (1 - FORGOTTEN) * self._longest.get(queue, 0.0))
-        self._alone[queue] = alone / sync if sync else 0.0
-        self._sync[queue] = sync
-        if coroutines:
-            self._coroutines[queue] = coroutines
-        else:
-            self._coroutines.pop(queue, None)
+        if sync + coroutines:
+            known = (1 - FORGOTTEN) * self._last.get(queue, _NOTHING).longest
+            share = alone / sync if sync else 0.0
+            self._last[queue] = _Brought(sync, coroutines, share, max(longest, known))
 
     def _try(self) -> int:
         # One job of one queue a second: it may have to be given back.
@@ -107,7 +110,9 @@ class Demand:
     def wants_coroutines(self, places: int) -> bool:
         """Whether to read the queues while the threads have no room: if a queue brings coroutines, or once a second."""
         now = time.monotonic()
-        if places <= 0 or not (self._coroutines or now - self._looked >= TRY_SECONDS):
+        if places <= 0 or not (
+            any(last.coroutines for last in self._last.values()) or now - self._looked >= TRY_SECONDS
+        ):
             return False
         self._looked = now
         return True
@@ -171,7 +176,7 @@ class Fetcher:
     def __init__(self, child: Child, settler: Settler) -> None:
         self._child, self._options, self._using = child, child.options, child.using
         self._pool, self._settler, self._turn = child.pool, settler, child.turn
-        self._claimer = Claimer(child.name, child.using, hand_over=True)
+        self._claimer = Claimer(child.name, child.using, queues=child.options.selection.queues, hand_over=True)
         self._demand = Demand()
         self.opened = OpenedJobs()
         self._unknown = UnknownTasks()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from jobqueue.worker.run.attempt import Attempt, running
-from jobqueue.worker.shared.scoreboard import ANSWER_BYTES, StackRequests
+from jobqueue.worker.shared.scoreboard import ANSWER_BYTES, StackRequest
 
 #: between the two looks
 BETWEEN_SECONDS = 0.5
@@ -138,7 +138,7 @@ _Key = tuple[int, int, int]
 class StackLooks:
     """A duty of a child's watchdog. It keeps each look, so that a later one knows since when a stack is the same."""
 
-    def __init__(self, requests: StackRequests, unreachable: Callable[[], Mapping[str, str]] = dict) -> None:
+    def __init__(self, requests: StackRequest, unreachable: Callable[[], Mapping[str, str]] = dict) -> None:
         """`unreachable`: work of this process for which it cannot reach the database now, with codes of the errors."""
         self._requests, self._unreachable = requests, unreachable
         self._seen: dict[_Key, _Seen] = {}

@@ -10,10 +10,24 @@ import ctypes
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from threading import RLock
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeVar, get_type_hints
 
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.retry import VERBS, Refusal, Verb
+
+Int = Annotated[int, ctypes.c_int32]
+Long = Annotated[int, ctypes.c_int64]
+#: an instant of the monotonic clock, which all processes share, or a number of seconds
+Seconds = Annotated[float, ctypes.c_double]
+Rate = Annotated[float, ctypes.c_double]  # per second
+S = TypeVar("S", bound=ctypes.Structure)
+
+
+def structure(cls: type[S]) -> type[S]:
+    """Declare the annotated names of a Structure as its fields, in their order."""
+    cls._fields_ = [(name, hint.__metadata__[0]) for name, hint in get_type_hints(cls, include_extras=True).items()]
+    return cls
+
 
 _IDS = [Refusal(verb, kind, redone) for verb in VERBS for kind in ErrorKind for redone in (True, False)]
 _INDEX = {refusal: index for index, refusal in enumerate(_IDS)}
@@ -62,50 +76,31 @@ def redone_totals(processes: Iterable[RedoneCounts]) -> list[RedoneTotal]:
     ]
 
 
+@structure
 class DependencyRates(ctypes.Structure):
-    """What one process has run lately of jobs that need one dependency, in runs per second."""
+    """What one process has run lately of jobs that need one dependency."""
 
-    first_rate: float
-    run_rate: float
-    failure_rate: float
-    updated_at: float
-    used: int
-    name: bytes
-
-    _fields_ = (
-        ("first_rate", ctypes.c_double),
-        ("run_rate", ctypes.c_double),
-        ("failure_rate", ctypes.c_double),
-        ("updated_at", ctypes.c_double),  # by the monotonic clock
-        ("used", ctypes.c_int32),
-        ("name", ctypes.c_char * (_NAME_BYTES + 1)),
-    )
+    first_rate: Rate
+    run_rate: Rate
+    failure_rate: Rate
+    updated_at: Seconds
+    used: Int
+    name: Annotated[bytes, ctypes.c_char * (_NAME_BYTES + 1)]
 
 
+@structure
 class TaskRuns(ctypes.Structure):
     """The runs of one task in one process; `held` retries waited for the budget."""
 
-    first_runs: int
-    retries: int
-    calls: int
-    held: int
-    held_us: int
-    tries_max: int
-    used: int
-    dependency: bytes
-    task: bytes
-
-    _fields_ = (
-        ("first_runs", ctypes.c_int64),
-        ("retries", ctypes.c_int64),
-        ("calls", ctypes.c_int64),
-        ("held", ctypes.c_int64),
-        ("held_us", ctypes.c_int64),
-        ("tries_max", ctypes.c_int64),
-        ("used", ctypes.c_int32),
-        ("dependency", ctypes.c_char * (_NAME_BYTES + 1)),
-        ("task", ctypes.c_char * (_TASK_BYTES + 1)),
-    )
+    first_runs: Long
+    retries: Long
+    calls: Long
+    held: Long
+    held_us: Long
+    tries_max: Long
+    used: Int
+    dependency: Annotated[bytes, ctypes.c_char * (_NAME_BYTES + 1)]
+    task: Annotated[bytes, ctypes.c_char * (_TASK_BYTES + 1)]
 
     def ran(self, *, first: bool, calls: int = 1) -> None:
         """Count a run that made so many calls."""
@@ -119,13 +114,12 @@ class TaskRuns(ctypes.Structure):
         self.held_us += int(seconds * 1e6)
 
 
+@structure
 class RetryMemory(ctypes.Structure):
     """The part of one process."""
 
-    dependencies: Sequence[DependencyRates]
-    tasks: Sequence[TaskRuns]
-
-    _fields_ = (("dependencies", DependencyRates * _DEPENDENCIES), ("tasks", TaskRuns * _TASKS))
+    dependencies: Annotated[Sequence[DependencyRates], DependencyRates * _DEPENDENCIES]
+    tasks: Annotated[Sequence[TaskRuns], TaskRuns * _TASKS]
 
 
 class RetryCounts:

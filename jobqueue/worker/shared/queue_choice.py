@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.transitions.claiming.candidates import BENCH_QUEUE, Head
-from jobqueue.transitions.claiming.queue_memory import Heads, WaitingNames
+from jobqueue.transitions.claiming.queue_memory import Queues
 from jobqueue.validation import check_queue
 
 WEIGHT_MAX = 1000
@@ -25,8 +25,8 @@ class Selection:
     _turn: int = 0
     _served: dict[str, int] = field(default_factory=dict)
     _fed: set[int] = field(default_factory=set)
-    _known: WaitingNames = field(default_factory=WaitingNames)
-    _heads: Heads = field(default_factory=Heads)
+    #: what this process remembers of the queues, with what its claims have shown
+    queues: Queues = field(default_factory=Queues)
 
     def heads(self, using: str, *, guess: bool = False) -> list[Head]:
         """The heads of the queues in which jobs wait: by weight, then the least recently served queue first.
@@ -36,8 +36,8 @@ class Selection:
         if guess and len(likely := self._likely()) == 1:
             return [Head(likely.pop(), None, all_due=False)]
         names = self.names(using)
-        waiting = self._heads.of(names, using=using)
-        self._known.had_jobs(head.queue for head in waiting)
+        waiting = self.queues.heads(names, using=using)
+        self.queues.had_jobs(head.queue for head in waiting)
         rank = {name: place for place, name in enumerate(names)}
         # Forget the queues without jobs, or a worker would remember every name that it has ever seen.
         self._served = {head.queue: self._served.get(head.queue, 0) for head in waiting}
@@ -64,7 +64,7 @@ class Selection:
         """
         names = set(self.weights)
         if self.every is not None:
-            names.update(name for name in self._known.find(using) if name != BENCH_QUEUE)
+            names.update(name for name in self.queues.names(using) if name != BENCH_QUEUE)
         return sorted(names - self.excluded, key=lambda name: (-self._weight_of(name), name))
 
     def _weight_of(self, queue: str) -> int:
@@ -72,12 +72,12 @@ class Selection:
 
     def _likely(self) -> set[str]:
         """The queues that may have jobs, as far as is known without a query."""
-        known = {*(self._known.lately() if self.every is not None else ())} - {BENCH_QUEUE}
+        known = {*(self.queues.lately() if self.every is not None else ())} - {BENCH_QUEUE}
         return {*self.weights, *known} - self.excluded
 
     def forget(self) -> None:
         """Read the names of the queues again next time: there may be new ones."""
-        self._known.forget()
+        self.queues.forget_names()
 
     def serves(self, queue: str) -> bool:
         """Whether names() may return `queue`."""

@@ -11,9 +11,18 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Annotated, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from jobqueue.worker.shared.counters import Numbers, RedoneCounts, RetryCounts, RetryMemory
+from jobqueue.worker.shared.counters import (
+    Int,
+    Long,
+    Numbers,
+    RedoneCounts,
+    RetryCounts,
+    RetryMemory,
+    Seconds,
+    structure,
+)
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 
 
@@ -74,23 +83,12 @@ class Hold(IntEnum):
 LOST, CANCEL, OVERTIME = 1, 2, 4
 RESULT_BYTES, TOKEN_BYTES = 256, 16
 
-Int = Annotated[int, ctypes.c_int32]
-Long = Annotated[int, ctypes.c_int64]
 #: a count that continues when a child is replaced
 Total = Annotated[int, ctypes.c_int64, "total"]
-#: an instant of the monotonic clock, which all processes share, or a number of seconds
-Seconds = Annotated[float, ctypes.c_double]
 Bytes = ctypes.Array[ctypes.c_ubyte]
-S = TypeVar("S", bound=ctypes.Structure)
 
 
-def _structure(cls: type[S]) -> type[S]:
-    """Declare the annotated names of a Structure as its fields."""
-    cls._fields_ = [(name, hint.__metadata__[0]) for name, hint in get_type_hints(cls, include_extras=True).items()]
-    return cls
-
-
-@_structure
+@structure
 class LeaseSlot(ctypes.Structure):
     """One lease that a child holds."""
 
@@ -166,10 +164,10 @@ class LeaseSlot(ctypes.Structure):
         self.result_size = len(raw)
 
     def _kept(self) -> bytes:
-        return ctypes.string_at(self.result, self.result_size)
+        return bytes(memoryview(self.result)[: self.result_size])
 
 
-@_structure
+@structure
 class ProcessSlot(ctypes.Structure):
     """One child process, and its successors."""
 
@@ -213,7 +211,7 @@ class ProcessSlot(ctypes.Structure):
 TOTALS = [name for name, hint in get_type_hints(ProcessSlot, include_extras=True).items() if hint == Total]
 
 
-@_structure
+@structure
 class Header(ctypes.Structure):
     """The state of the whole worker."""
 
@@ -234,93 +232,67 @@ class Header(ctypes.Structure):
 
 #: the longest text of stacks
 ANSWER_BYTES = 65_536
-#: where its text begins, behind three numbers
-_TEXT = 3 * ctypes.sizeof(ctypes.c_int64)
 
 
-class StackMemory(ctypes.Structure):
-    """The last question of the monitor where the threads of a child are, and the last answer."""
+@structure
+class StackRequest(ctypes.Structure):
+    """The monitor asks here where the threads of a child are; the child answers."""
 
-    asked: int
-    answered: int
-    size: int
-    text: bytes
-
-    _fields_ = (
-        ("asked", ctypes.c_int64),  # grows with each question
-        ("answered", ctypes.c_int64),  # the question that the text answers
-        ("size", ctypes.c_int64),
-        ("text", ctypes.c_char * ANSWER_BYTES),
-    )
-
-
-class StackRequests:
-    """The memory of one child. The monitor calls ask() and answer(), the child the others."""
-
-    def __init__(self, memory: StackMemory) -> None:
-        self._memory = memory
+    asked: Long  # grows with each question
+    answered: Long  # the question that the text answers
+    size: Long
+    text: Annotated[Bytes, ctypes.c_ubyte * ANSWER_BYTES]
 
     @property
     def question(self) -> int:
         """The number of a question without an answer; 0: there is none."""
-        asked = self._memory.asked
-        return asked if asked != self._memory.answered else 0
+        asked = self.asked
+        return asked if asked != self.answered else 0
 
     def ask(self) -> None:
         """Request the stacks of this process again."""
-        self._memory.asked += 1
+        self.asked += 1
 
     def write(self, question: int, text: bytes) -> None:
         """Answer a question. `text` has ANSWER_BYTES at most."""
-        ctypes.memmove(ctypes.addressof(self._memory) + _TEXT, text, len(text))
-        self._memory.size = len(text)
+        memoryview(self.text).cast("B")[: len(text)] = text
+        self.size = len(text)
         # Last: from here on the monitor may read it.
-        self._memory.answered = question
+        self.answered = question
 
     def answer(self) -> bytes | None:
         """The answer to the last question; None until it is there."""
-        if self.question:
-            return None
-        return ctypes.string_at(ctypes.addressof(self._memory) + _TEXT, self._memory.size)
+        return None if self.question else bytes(memoryview(self.text)[: self.size])
 
     def clear(self) -> None:
         """Forget question and answer, for a new process."""
-        self._memory.asked = self._memory.answered = self._memory.size = 0
+        self.asked = self.answered = self.size = 0
 
 
 class Scoreboard:
     """The memory and typed views of it. Created by the supervisor before its first fork."""
 
     def __init__(self, processes: int, leases: int) -> None:
-        size = ctypes.sizeof(Header) + processes * (ctypes.sizeof(ProcessSlot) + leases * ctypes.sizeof(LeaseSlot))
-        size += (processes + 1) * ctypes.sizeof(Numbers)
-        size += processes * (ctypes.sizeof(RetryMemory) + ctypes.sizeof(StackMemory))
-        self._memory = mmap.mmap(-1, size)
-        offset = ctypes.sizeof(Header)
-        self.header = Header.from_buffer(self._memory)
+        parts: dict[str, Any] = {
+            "header": Header,
+            "slots": ProcessSlot * processes,
+            "lease_slots": (LeaseSlot * leases) * processes,
+            "redone": Numbers * (processes + 1),
+            "retries": RetryMemory * processes,
+            "stacks": StackRequest * processes,
+        }
+        board: Any = type("Board", (ctypes.Structure,), {"_fields_": list(parts.items())})
+        # Memory that is not written costs nothing.
+        memory = board.from_buffer(mmap.mmap(-1, ctypes.sizeof(board)))
+        self.header: Header = memory.header
         self.header.monitor_ticked_at = self.header.renewed_at = time.monotonic()
-        self.slots: list[ProcessSlot] = []
-        self.lease_slots: list[ctypes.Array[LeaseSlot]] = []
-        for _ in range(processes):
-            self.slots.append(ProcessSlot.from_buffer(self._memory, offset))
-            offset += ctypes.sizeof(ProcessSlot)
-            self.lease_slots.append((LeaseSlot * leases).from_buffer(self._memory, offset))
-            offset += ctypes.sizeof(self.lease_slots[-1])
+        self.slots: list[ProcessSlot] = list(memory.slots)
+        self.lease_slots: list[ctypes.Array[LeaseSlot]] = list(memory.lease_slots)
         #: redone transactions of each child, and of the monitor
-        self.redone: list[RedoneCounts] = []
-        for _ in range(processes + 1):
-            self.redone.append(RedoneCounts(Numbers.from_buffer(self._memory, offset)))
-            offset += ctypes.sizeof(Numbers)
+        self.redone = [RedoneCounts(numbers) for numbers in memory.redone]
         #: runs and retries of each child
-        self.retries: list[RetryCounts] = []
-        for _ in range(processes):
-            self.retries.append(RetryCounts(RetryMemory.from_buffer(self._memory, offset)))
-            offset += ctypes.sizeof(RetryMemory)
-        #: where the threads of each child are, if the monitor asks; memory that is not written costs nothing
-        self.stacks: list[StackRequests] = []
-        for _ in range(processes):
-            self.stacks.append(StackRequests(StackMemory.from_buffer(self._memory, offset)))
-            offset += ctypes.sizeof(StackMemory)
+        self.retries = [RetryCounts(counts) for counts in memory.retries]
+        self.stacks: list[StackRequest] = list(memory.stacks)
         self.wakeups = WakeupPipes(self.slots)
         # Not os.getppid() after a fork: the supervisor may have died by then.
         self.supervisor_pid = os.getpid()

@@ -226,7 +226,7 @@ TRANSITIONS = [
     ),
     mutant(
         "a claim does not raise the fence",
-        "transitions/claiming/request.py",
+        "transitions/claiming/plans.py",
         "lease_columns",
         '"fence": F("fence") + 1,',
         '"fence": F("fence"),',
@@ -234,7 +234,7 @@ TRANSITIONS = [
     ),
     mutant(
         "a job that expired starts all the same",
-        "transitions/claiming/request.py",
+        "transitions/claiming/plans.py",
         "expired",
         "row.valid_until <= row.now]",
         "row.pk < 0]",
@@ -349,7 +349,7 @@ TRANSITIONS = [
         "a slot that is freed while a claim closes gates opens none",
         "transitions/claiming/claimer.py",
         "Claimer.claim",
-        "gates_closed(self.closed, using=self._using, unwritten=busy)",
+        "gates_closed(self.closed, using=self._using, unwritten=call.busy)",
         "pass",
         "tests/gates/test_opening.py",
     ),
@@ -359,7 +359,7 @@ HEADS = [
     mutant(
         "one look at the queues that has waited delays complete looks",
         "transitions/claiming/queue_memory.py",
-        "Heads._look_whole",
+        "Queues._look_whole",
         "pause_seconds(min(before, took))",
         "pause_seconds(took)",
         "tests/transitions/test_heads.py",
@@ -367,7 +367,7 @@ HEADS = [
     mutant(
         "looks at the queues that read much are repeated at once",
         "transitions/claiming/queue_memory.py",
-        "Heads._look_whole",
+        "Queues._look_whole",
         "pause_seconds(min(before, took))",
         "0.0",
         "tests/transitions/test_heads.py",
@@ -375,9 +375,9 @@ HEADS = [
     mutant(
         "one look for names of queues that has waited delays the next ones",
         "transitions/claiming/queue_memory.py",
-        "WaitingNames.find",
-        "pause_seconds(min(before, self._took))",
-        "pause_seconds(self._took)",
+        "Queues.names",
+        "pause_seconds(min(before, self._names_took))",
+        "pause_seconds(self._names_took)",
         "tests/transitions/test_heads.py",
     ),
 ]

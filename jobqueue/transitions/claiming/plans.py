@@ -1,4 +1,4 @@
-"""What one pass of a claim asks for, the leases it makes of the rows it gets, and what it does with expired ones."""
+"""The plans of a pass of a claim, the leases that it makes of the rows it gets, and what it does with expired ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from django.db import Error
 from django.db.models import Expression, F
@@ -24,9 +24,7 @@ from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
 from jobqueue.payload import JSON
-from jobqueue.transitions.claiming import candidates
-from jobqueue.transitions.claiming.candidates import Head
-from jobqueue.transitions.claiming.queue_memory import NO_CURSOR, ScanCursor
+from jobqueue.transitions.claiming.queue_memory import FROM_HEAD, Beginning
 from jobqueue.transitions.leases import Lease, canceled
 from jobqueue.validation import SECONDS_MAX
 
@@ -85,8 +83,11 @@ def lease_columns(locked_at: Expression, lock_until: Expression) -> dict[str, ob
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Up to `limit` of the first `look` due jobs of `queue`, for `worker` and for `seconds`."""
+class ClaimPlan:
+    """One pass of a claim: lease up to `limit` of the first `look` due jobs of `queue` to `worker` for `seconds`.
+
+    A pass is one of the three plans below. They differ in the statements that they send and in what they check.
+    """
 
     queue: str
     limit: int
@@ -94,29 +95,12 @@ class Request:
     worker: str
     seconds: float
     using: str
-    head: Head | None = None  # the highest priority that waits, if it is known
-    cursor: ScanCursor = NO_CURSOR  # where to begin
-    only_level: int | None = None  # the only priority that had due jobs a moment ago: below it nothing is looked for
-    follows: bool = False  # begin at the cursor's level: those above held only delayed jobs a moment ago
-    from_top: bool = False  # claim from the highest priority first, without a seek for it
-    in_one: bool = False  # by one statement that updates and returns
-    gated: bool = False  # jobs may have limits, which are checked before they are stamped
-    known: Rules = NO_RULES  # read before the transaction, which may have an old snapshot
-    limits: Limits = NO_LIMITS  # of the whole queue
-    paced_max: int | None = None  # at most so many jobs with a rate, because they must start at once
-    excluded: tuple[str, ...] = ()  # tasks that a claim which checks nothing must not take, because they have limits
-    aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first
-    #: expired jobs that each try has ended, with the instant: one may have been committed without an answer
-    ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
+    begin: Beginning = FROM_HEAD
+    passed_over: tuple[str, ...] = ()  # tasks that may have limits: their jobs are left for a pass that checks them
 
-    def narrowed(self, limit: int) -> Request:
-        """The same for at most `limit` jobs."""
-        return replace(self, limit=limit, look=limit if self.look == self.limit else self.look)
-
-    def due_levels(self) -> Iterator[int]:
+    def levels(self) -> Iterator[int]:
         """The priorities to claim from, highest first."""
-        begin = Head(self.queue, self.cursor.level, all_due=True) if self.follows else self.head
-        return candidates.due_levels(self.queue, using=self.using, surely=self.cursor.level, head=begin)
+        return self.begin.levels(self.queue, self.using)
 
     def lease(self, row: Row, token: bytes, lock_until: datetime | None = None, slot: int | None = None) -> Lease:
         """The lease on `row`, which begins at row.now. `lock_until`: the row is leased already, until then."""
@@ -147,6 +131,41 @@ class Request:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class OneStatement(ClaimPlan):
+    """Update and return: each statement locks, leases and returns jobs of one priority, and commits.
+
+    For a queue without a limit of its own, on a database that has UPDATE ... RETURNING; `look` is `limit`.
+    """
+
+    unseen_top: bool = False  # first from the highest priority that waits, whichever that is, without a seek for it
+
+
+@dataclass(frozen=True, slots=True)
+class LockAndStamp(ClaimPlan):
+    """Lock the rows, then lease those that may start, in one transaction. Here the queue may have limits."""
+
+    limits: Limits = NO_LIMITS  # of the whole queue
+    paced_max: int | None = None  # at most so many jobs with a rate, because they must start at once
+    aged: bool = False  # jobs that have waited for longer than STARVE_SECONDS come first
+    #: expired jobs that each try has ended, with the instant: one may have been committed without an answer
+    ended: list[tuple[Row, datetime | None]] = field(default_factory=list)
+
+    def narrowed(self, limit: int) -> Self:
+        """The same for at most `limit` jobs."""
+        return replace(self, limit=limit, look=limit if self.look == self.limit else self.look)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEachJob(LockAndStamp):
+    """Lock and stamp, and between the two put jobs whose limits are used up behind their gates.
+
+    It begins at the head: jobs that were opened have an older run_at, perhaps another priority, and are found at once.
+    """
+
+    known: Rules = NO_RULES  # read before the transaction, which may have an old snapshot
+
+
 class Taken(NamedTuple):
     """The result of one pass."""
 
@@ -154,9 +173,9 @@ class Taken(NamedTuple):
     leases: list[Lease]
     late: list[Row]  # those that had expired; they are CANCELED
     blocked: Sequence[Blocked] = ()  # those that wait behind gates now
-    from_top: bool = False  # taken from the highest priority without a seek, and others were not looked at
+    from_top: bool = False  # taken from the unseen top, and no other priority was looked at
     spare: Collection[int] = ()  # subjects of slots that those may have been opened for
-    narrowed: Request | None = None  # what the limits of the queue have left of the request
+    narrowed: LockAndStamp | None = None  # what the limits of the queue have left of the plan
     is_full: bool = False  # as many jobs of the queue run as may
     shut_seconds: float = 0.0  # until the queue has a token again, if it has none
     unwritten: Collection[int] = ()  # gates that are to be looked at soon: close_gates()
