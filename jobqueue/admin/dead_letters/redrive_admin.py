@@ -15,7 +15,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import dead_letters
-from jobqueue.admin.dead_letters.failure_table import rows_of
+from jobqueue.admin.dead_letters.failures import failure_table
 from jobqueue.admin.dead_letters.redrive_page import log_stop, may_redrive, new_redrive
 from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, plain, relative
 from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
@@ -95,7 +95,7 @@ class RedriveAdmin(ReadOnlyAdmin):
             rows, are_older = newest_rows(using, DeadFilter(), GROUPED_MAX)
             found = groups_of(rows, using, most=GROUPS_SHOWN + 1)
             own = {
-                "groups": rows_of(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),
+                "groups": failure_table(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),
                 "groups_left": " ".join(_left_out(are_older=are_older, more=len(found) > GROUPS_SHOWN)),
                 "may_redrive": new,
             }

@@ -25,7 +25,6 @@ from jobqueue.admin.page.formatting import (
     number,
     plain,
     relative,
-    short_class,
     short_worker,
     span,
     task_cell,
@@ -436,7 +435,7 @@ def _failing(one: Failing, now: datetime, may: Mapping[str, bool]) -> list[str]:
         links.append(link(address_of("redrive_new", fingerprint=one.fingerprint), gettext("Retry all")))
     return [
         task_cell(one.task or ""),
-        plain(one.message or short_class(one.error_class)) or NOTHING,
+        one.error or NOTHING,
         number(one.count),
         relative(one.last_seen, now),
         format_html_join(" ", '<span class="jobqueue-link">{}</span>', ((link,) for link in links)),

@@ -9,19 +9,18 @@ from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import Error
 from django.db.models import Model, QuerySet
-from django.db.models.functions import Right
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.page.formatting import StrOrPromise
 from jobqueue.admin.page.history import log_entry
+from jobqueue.admin.page.last_error import error_tail
 from jobqueue.admin.page.readonly import NewestFirst, ReadOnlyAdmin, check_selected
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 
 LOG_BATCH = 100
-ERROR_TAIL_CHARS = 500
 
 
 class VerbList(NewestFirst):
@@ -34,7 +33,7 @@ class VerbList(NewestFirst):
     def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
         """`rows` with the columns that the list needs."""
         few = rows.defer(*self.model_admin.list_defer)
-        found: QuerySet[Model] = few.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        found: QuerySet[Model] = few.annotate(error_tail=error_tail())
         return found
 
 
