@@ -31,6 +31,14 @@ def test_the_page_shows_groups_of_dead_letters_with_links_to_their_jobs():
     assert not Inline(page).found
 
 
+def test_the_groups_and_the_first_jobs_of_a_redrive_show_the_error():
+    dead(2, error=KeyError("password=hunter2"), task="app.tasks.pay")
+    client = root()
+    for page in (text_of(client.get(REDRIVES)), text_of(client.get(f"{REDRIVES}new/?task=app.tasks.pay"))):
+        assert "KeyError: " in page
+        assert "hunter2" not in page
+
+
 def test_only_the_largest_groups_are_read_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr("jobqueue.admin.dead_letters.redrive_admin.GROUPS_SHOWN", 2)
     dead(3, task="app.most")

@@ -55,7 +55,7 @@ def _workers(now):
             name=f"{host}:{211 + number}:5f0c2a9{number}/1.1", host=host, pid=211 + number, supervisor_pid=200 + number,
             boot_id=f"5f0c2a9{number}", queues=queues, concurrency=8, version=VERSION,
             started_at=now - timedelta(hours=9, minutes=number), heartbeat_at=UtcNow(), heartbeat_seconds=15.0,
-            clock_ahead_seconds=0.0,
+            clock_ahead_seconds=0.0, rss_bytes=(86 + 41 * number) * 2**20,
         )  # fmt: skip
     Worker.objects.create(
         name="web-1:97:b1d74c03/1.1", host="web-1", pid=97, supervisor_pid=90, boot_id="b1d74c03", queues="*",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: dead letters that are put into groups, and groups that are shown
 GROUPED_MAX, GROUPS_SHOWN = 5_000, 50
-_BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "failed"}
+_BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "canceled"}
 
 
 @admin.action(description=_("Stop (no more jobs are retried by it)"), permissions=["redrive"])
