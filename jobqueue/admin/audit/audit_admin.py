@@ -98,8 +98,8 @@ def _row(entry: LogEntry, model: str) -> str:
 
 RECORDS_SHOWN, RECORDS_OF_PAGE = 20, 100
 REASON_SHOWN = 80
-#: seconds between two looks at the progress, as a page offers them
-REFRESHES = (2, 5, 15, 60)
+#: seconds between two looks at the progress, as a page offers them; 0 is off
+REFRESHES = (0, 2, 5, 15, 60)
 _BADGES = {"waiting": "ready", "running": "running", "done": "done", "stopped": "canceled", "failed": "failed"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
@@ -31,7 +31,7 @@ from jobqueue.admin.page.formatting import (
 )
 from jobqueue.admin.page.limited import TOGETHER_SECONDS
 from jobqueue.admin.page.readonly import capped
-from jobqueue.admin.page.tables import Column, Table, table_of
+from jobqueue.admin.page.tables import Column, Table, Tile, table_of
 from jobqueue.alarms import Alarm
 from jobqueue.conf import load
 from jobqueue.conf.alarms import LATE
@@ -157,16 +157,6 @@ _GATES: Mapping[int, StrOrPromise] = {
     FLOW_GATE: _("by limits"),
     PARENTS_GATE: _("by parents"),
 }
-
-
-class Tile(NamedTuple):
-    """`note` stands below the figure. `address`: "" if no list has what it counts. `kind`: "", "warn" or "bad"."""
-
-    word: StrOrPromise
-    figure: str
-    note: str
-    address: str
-    kind: str = ""
 
 
 def tiles(

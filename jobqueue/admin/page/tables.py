@@ -1,4 +1,4 @@
-"""Tables that become cards on narrow screens, and facts as names and values."""
+"""Tables that become cards on narrow screens, facts as names and values, and figures as tiles."""
 
 from __future__ import annotations
 
@@ -61,3 +61,16 @@ def facts(*pairs: tuple[StrOrPromise, object]) -> list[Fact]:
         for title, value in pairs
         if value is not None and value not in ("", NOTHING)
     ]
+
+
+class Tile(NamedTuple):
+    """A figure as the template tiles.html shows it. `note` stands below it.
+
+    `address`: "" if no list has what it counts. `kind`: "", "warn" or "bad".
+    """
+
+    word: StrOrPromise
+    figure: str
+    note: str
+    address: str = ""
+    kind: str = ""
