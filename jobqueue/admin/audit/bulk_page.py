@@ -23,7 +23,7 @@ from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
 from jobqueue.admin.page.formatting import CAUSES, NOTHING, badge, job_link, number, plain, task_cell
 from jobqueue.admin.page.last_error import error_lines
-from jobqueue.admin.page.tables import Table, table_of
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
@@ -285,7 +285,7 @@ def _found(verb: str, filters: dict[str, str], found: Preview) -> dict[str, Any]
 def _table(jobs: list[Job]) -> Table:
     using = load().database
     now, errors = read_now(using), error_lines([job.pk for job in jobs if job.attempts], using)
-    titles = (_("job"), _("state"), _("queue"), _("task"), _("error"))
+    titles = (_("job"), _("state"), _("queue"), _("task"), Column(_("error"), is_message=True))
     rows = [
         (
             job_link(job.pk),

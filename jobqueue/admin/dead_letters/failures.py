@@ -173,7 +173,7 @@ def failure_table(groups: Sequence[DeadLetters], now: datetime, request: HttpReq
 
 _COLUMNS = (
     Column(_("task")),
-    Column(_("error")),
+    Column(_("error"), is_message=True),
     Column(_("jobs"), is_number=True),
     Column(_("cause")),
     Column(_("first seen")),

@@ -22,7 +22,7 @@ from jobqueue.admin.page.addresses import address_of, index_address, list_addres
 from jobqueue.admin.page.formatting import CAUSES, NOTHING, job_link, number, plain, relative, span, task_cell
 from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.last_error import error_lines
-from jobqueue.admin.page.tables import Table, table_of
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters import Redriven, redrive
@@ -286,7 +286,7 @@ def _left_out(groups: int, *, are_older: bool) -> Iterator[str]:
 
 def _first(jobs: Sequence[Candidate], now: datetime) -> Table:
     errors = error_lines([one.job_id for one in jobs], load().database)
-    columns = (_("job"), _("queue"), _("task"), _("error"), _("failed"))
+    columns = (_("job"), _("queue"), _("task"), Column(_("error"), is_message=True), _("failed"))
     rows = [
         (
             job_link(one.job_id),

@@ -21,7 +21,7 @@ from jobqueue.admin.page.addresses import address_of, id_of, link, page_address
 from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, job_link, number, plain, short_task
 from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import capped
-from jobqueue.admin.page.tables import table_html
+from jobqueue.admin.page.tables import Column, table_html
 from jobqueue.admin.page.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -177,7 +177,7 @@ def table(members: Sequence[tuple[int, str | None]], state: int, using: str) -> 
     rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _name in members])
     few = rows.defer("payload", "result", "last_error", "progress", "options")
     jobs = {job.pk: job for job in few.annotate(now=Selected(UtcNow()), error_tail=error_tail())}
-    titles = [gettext("job"), gettext("node"), gettext("task"), gettext("state"), gettext("last error")]
+    titles = [*map(Column, (_("job"), _("node"), _("task"), _("state"))), Column(_("last error"), is_message=True)]
     cells = [
         [_name(job_id, jobs), plain(name or NOTHING, 100), *_cells(jobs.get(job_id), state)] for job_id, name in members
     ]

@@ -333,7 +333,7 @@ _TIMES = (Column(_("Wait, p50 / p95"), is_number=True), Column(_("Run, p50 / p95
 _AVERAGES = (Column(_("Wait, mean / longest"), is_number=True), Column(_("Run, mean / longest"), is_number=True))
 _FAILING = (
     Column(_("Task")),
-    Column(_("Error")),
+    Column(_("Error"), is_message=True),
     Column(_("Attempts"), is_number=True),
     Column(_("Last")),
     Column(_("Go to")),

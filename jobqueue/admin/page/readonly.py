@@ -30,6 +30,7 @@ from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.admin.page.history import LOOKED_AT, among_newest
 from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
 from jobqueue.admin.page.limited import limited
+from jobqueue.admin.page.navigation import section_of
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
@@ -265,14 +266,14 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         # Django would ask to "select a job to view".
-        own = {"title": capfirst(str(self.opts.verbose_name_plural))}
+        own = {"title": self._section(request)}
         return super().changelist_view(request, own | (extra_context or {}))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The page of a row; its id stands in the breadcrumbs, and its title names it."""
-        own = {"row_name": self.row_name(object_id)}
+        own = {"row_name": self.row_name(object_id), "section": self._section(request)}
         return super().change_view(request, object_id, form_url, own | (extra_context or {}))
 
     def render_change_form(
@@ -302,9 +303,14 @@ class ReadOnlyAdmin(_ModelAdmin):
         own = {
             "title": gettext("Change history: %s") % name,
             "row_name": name,
+            "section": self._section(request),
             "note": gettext("Only the newest %(n)s changes of all rows are looked at.") % looked_at,
         }
         return super().history_view(request, object_id, own | (extra_context or {}))
+
+    def _section(self, request: HttpRequest) -> str:
+        """The name of the list: as in the bar, if it is there."""
+        return section_of(request) or capfirst(str(self.opts.verbose_name_plural))
 
     def row_name(self, object_id: object) -> str:
         """The row in titles and breadcrumbs, such as "job 5"."""

@@ -11,10 +11,16 @@ from jobqueue.admin.page.formatting import NOTHING, StrOrPromise
 
 
 class Column(NamedTuple):
-    """A column. Numbers stand on the right."""
+    """A column. Numbers stand on the right; a message, such as that of an error, has a line of its own on a card."""
 
     title: StrOrPromise
     is_number: bool = False
+    is_message: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its class of CSS, or none."""
+        return "jobqueue-number" if self.is_number else "jobqueue-message" if self.is_message else ""
 
 
 class Cell(NamedTuple):
@@ -22,7 +28,7 @@ class Cell(NamedTuple):
 
     text: object
     title: StrOrPromise
-    is_number: bool
+    kind: str
 
 
 class Table(NamedTuple):
@@ -35,10 +41,8 @@ class Table(NamedTuple):
 def table_of(columns: Iterable[Column | StrOrPromise], rows: Iterable[Sequence[object]]) -> Table:
     """A table of rows that have a text for each column, in the active language."""
     # Each title is translated once, not for each row.
-    titled = [Column(str(one.title), one.is_number) if isinstance(one, Column) else Column(str(one)) for one in columns]
-    cells = [
-        [Cell(text, column.title, column.is_number) for text, column in zip(row, titled, strict=True)] for row in rows
-    ]
+    titled = [one._replace(title=str(one.title)) if isinstance(one, Column) else Column(str(one)) for one in columns]
+    cells = [[Cell(text, column.title, column.kind) for text, column in zip(row, titled, strict=True)] for row in rows]
     return Table(titled, cells)
 
 
