@@ -122,7 +122,7 @@ def test_the_page_shows_the_next_ticks_and_those_that_were_decided():
         assert page.count("<li>2") == 5
     assert job_page(Job.objects.get().pk) in page
     assert [word in page for word in ("fired", "missed", "every 10m")] == [True] * 3
-    assert 'data-title="ticks">2</td>' in page
+    assert 'data-title="Ticks">2</td>' in page
     assert not Inline(page).found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from django.template.loader import render_to_string
+from django.utils.text import capfirst
 
 from jobqueue.admin.page.formatting import NOTHING, StrOrPromise
 
@@ -41,7 +42,8 @@ class Table(NamedTuple):
 def table_of(columns: Iterable[Column | StrOrPromise], rows: Iterable[Sequence[object]]) -> Table:
     """A table of rows that have a text for each column, in the active language."""
     # Each title is translated once, not for each row.
-    titled = [one._replace(title=str(one.title)) if isinstance(one, Column) else Column(str(one)) for one in columns]
+    given = [one if isinstance(one, Column) else Column(one) for one in columns]
+    titled = [one._replace(title=capfirst(str(one.title))) for one in given]
     cells = [[Cell(text, column.title, column.kind) for text, column in zip(row, titled, strict=True)] for row in rows]
     return Table(titled, cells)
 
