@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import messages
@@ -21,7 +21,7 @@ from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
 from jobqueue.admin.jobs.filters import AGES, SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
-from jobqueue.admin.page.formatting import CAUSES, NOTHING, badge, job_link, number, plain, task_cell
+from jobqueue.admin.page.formatting import CAUSES, NOTHING, StrOrPromise, badge, job_link, number, plain, task_cell
 from jobqueue.admin.page.last_error import error_lines
 from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
@@ -33,10 +33,6 @@ from jobqueue.models.audit import REASON_CHARS
 from jobqueue.models.states import state_of
 from jobqueue.runs.preview import MATCHED_MAX, Preview, preview
 from jobqueue.runs.verbs import VERB_STATES
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
-
 
 #: the choice of a verb, and the note on what it does
 VERBS: dict[str, tuple[StrOrPromise, StrOrPromise]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -19,7 +19,17 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.dead_letters.failures import failure_table
 from jobqueue.admin.page.addresses import address_of, index_address, list_address, page_address
-from jobqueue.admin.page.formatting import CAUSES, NOTHING, job_link, number, plain, relative, span, task_cell
+from jobqueue.admin.page.formatting import (
+    CAUSES,
+    NOTHING,
+    StrOrPromise,
+    job_link,
+    number,
+    plain,
+    relative,
+    span,
+    task_cell,
+)
 from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.last_error import error_lines
 from jobqueue.admin.page.tables import Column, Table, table_of
@@ -35,10 +45,6 @@ from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import Job, Redrive
 from jobqueue.runs.job_filter import check_dead_filter
 from jobqueue.validation import IDS_MAX
-
-if TYPE_CHECKING:
-    from django_stubs_ext import StrOrPromise
-
 
 #: jobs that a redrive retries first, unless somebody chooses another number
 CANARY = 10

@@ -182,7 +182,8 @@ def table(members: Sequence[tuple[int, str | None]], state: int, using: str) -> 
         [_name(job_id, jobs), plain(name or NOTHING, 100), *_cells(jobs.get(job_id), state)] for job_id, name in members
     ]
     if not any(name is not None for _job_id, name in members):
-        for row in (titles, *cells):
+        del titles[1]
+        for row in cells:
             del row[1]
     return table_html(titles, cells)
 

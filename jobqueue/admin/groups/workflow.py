@@ -274,7 +274,6 @@ _NAME_CHARS = 100
 _PARENTS_SHOWN = 20
 
 Member = tuple[int, str | None, int]
-Parents = Mapping[int, Sequence[int]]
 
 
 def graph(group: JobGroup, *, links: bool) -> str:
