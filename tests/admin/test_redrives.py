@@ -121,3 +121,16 @@ def test_a_second_click_on_start_is_refused_with_the_redrive_that_is_under_way()
         page = client.post(f"{REDRIVES}new/", values)
     (run,) = redrives()
     assert f"redrive {run.id} has the same filter and is under way" in text_of(page)
+
+
+def test_a_redrive_is_stopped_on_its_page_by_those_who_may():
+    dead(2)
+    run = redrive(queue="q", canary=1)
+    page = reverse("admin:jobqueue_redrive_change", args=[run.id])
+    client = client_of(person("view_redrive", "redrive_jobs"))
+    assert 'value="stop"' in text_of(client.get(page))
+    assert 'value="stop"' not in text_of(client_of(person("view_redrive", name="eve")).get(page))
+    response = act(client, "stop", run.id, path=REDRIVES, jobqueue_page="1")
+    assert response.url == page
+    assert redrives()[0].state == "stopped"
+    assert 'value="stop"' not in text_of(client.get(page))

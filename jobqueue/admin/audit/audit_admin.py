@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -20,12 +20,11 @@ from django.utils.translation import gettext_lazy as _
 from jobqueue.admin.audit.bulk_page import filter_words, matched_words, new_bulk
 from jobqueue.admin.audit.recording import PERMISSIONS, permitted
 from jobqueue.admin.audit.recording import stop as stop_event
-from jobqueue.admin.page.addresses import page_address
-from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, number, plain, relative, stamp
+from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, number, plain, stamp
 from jobqueue.admin.page.history import NAME_CHARS
-from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
+from jobqueue.admin.page.readonly import Facts
 from jobqueue.admin.page.tables import Column, Table, table_of
-from jobqueue.admin.page.verb_admin import stop_each
+from jobqueue.admin.page.verb_admin import RunAdmin, stop_each
 from jobqueue.models import AuditEvent, Job
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def stop(model_admin: AuditEventAdmin, request: HttpRequest, queryset: QuerySet[
 
 
 @admin.register(AuditEvent)
-class AuditEventAdmin(ReadOnlyAdmin):
+class AuditEventAdmin(RunAdmin):
     """Bulk actions above, single verbs below."""
 
     change_list_template = "admin/jobqueue/audit.html"
@@ -174,22 +173,11 @@ class AuditEventAdmin(ReadOnlyAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the button "Stop" while the bulk action is under way, to users who may apply its verb."""
-        row = context.get("original")
-        context["refreshes"] = REFRESHES
-        if isinstance(row, AuditEvent) and row.ended_at is None and row.verb in permitted(request):
-            context["verbs"] = [("stop", gettext("Stop"))]
-        return super().render_change_form(request, context, *args, **kwargs)
+        """Offer to refresh the page."""
+        return super().render_change_form(request, context | {"refreshes": REFRESHES}, *args, **kwargs)
 
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Run the action; return to the page of the row if the button on that page was used."""
-        selected = check_selected(request)
-        response = super().response_action(request, queryset, *args, **kwargs)
-        if response is not None and "jobqueue_page" in request.POST and len(selected) == 1:
-            return HttpResponseRedirect(page_address("auditevent", selected[0]))
-        return response
+    def may_stop(self, request: HttpRequest, run: AuditEvent) -> bool:
+        return run.verb in permitted(request)
 
     @admin.display(description=_("state"))
     def state(self, event: ShownEvent) -> str:
@@ -225,7 +213,3 @@ class AuditEventAdmin(ReadOnlyAdmin):
     @admin.display(description=_("reason"))
     def why(self, event: ShownEvent) -> str:
         return plain(event.reason, REASON_SHOWN) or NOTHING
-
-    @admin.display(description=_("recorded"))
-    def begun(self, event: ShownEvent) -> str:
-        return relative(event.created_at, event.now)

@@ -16,8 +16,8 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, reverse
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -240,6 +240,17 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return self.list_class
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Run the action; return to the page of the row if the button on that page was used."""
+        chosen = check_selected(request)
+        response = super().response_action(request, queryset, *args, **kwargs)
+        if response is not None and "jobqueue_page" in request.POST and len(chosen) == 1:
+            page = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
+            return HttpResponseRedirect(reverse(page, args=chosen))
+        return response
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
