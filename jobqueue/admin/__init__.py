@@ -7,7 +7,7 @@ from django.apps import apps
 from django.contrib import admin
 
 from jobqueue.admin.audit.audit_admin import AuditEventAdmin
-from jobqueue.admin.dead_letters.failure_note import FailureNoteAdmin
+from jobqueue.admin.dead_letters.failures import FailureNoteAdmin
 from jobqueue.admin.dead_letters.redrive_admin import RedriveAdmin
 from jobqueue.admin.groups.group_admin import GroupAdmin
 from jobqueue.admin.idempotency import IdempotencyRecordAdmin

@@ -35,15 +35,9 @@ if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
     ShownLock = WithAnnotations[LockRow, Facts]
-else:
-    ShownLock = LockRow
-
-if TYPE_CHECKING:
-    from django_stubs_ext import WithAnnotations
-
     ShownMutex = WithAnnotations[MutexRow, Facts]
 else:
-    ShownMutex = MutexRow
+    ShownLock, ShownMutex = LockRow, MutexRow
 
 KEY_CHARS = 255
 _LISTS: dict[str, StrOrPromise] = {"lockstat": _("Activity"), "lockrow": _("Lease locks"), "mutexrow": _("mutexes")}

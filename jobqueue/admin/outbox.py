@@ -11,7 +11,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Right
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -24,17 +23,16 @@ from jobqueue.admin.page.formatting import (
     block,
     json_of,
     key_of,
-    last_line,
     moment_of,
     name_of,
     relative,
     span,
 )
+from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import ConditionFilter, Facts
-from jobqueue.admin.page.verb_admin import ERROR_TAIL_CHARS, VerbAdmin, VerbList, apply
+from jobqueue.admin.page.verb_admin import VerbAdmin, VerbList, apply
 from jobqueue.conf import load
 from jobqueue.db import vendor
-from jobqueue.masking import mask_tail
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import operator, statements, unrouted
 from jobqueue.outbox.statements import NO_DESTINATION, key_lane
@@ -341,7 +339,7 @@ class OutboxEventAdmin(VerbAdmin):
     def states_of(self, rows: QuerySet[ShownEvent]) -> list[tuple[int, str]]:
         every: QuerySet[Any] = rows
         if "error_tail" not in rows.query.annotations:
-            every = every.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+            every = every.annotate(error_tail=error_tail())
         states = every.only("lane", "due_at", "lock_token", "processed_at", "failed_at")
         return [(event.pk, state_of(event)) for event in states]
 
@@ -367,7 +365,7 @@ class OutboxEventAdmin(VerbAdmin):
     def note(self, event: ShownEvent) -> str:
         if (front := getattr(event, "front", None)) is not None:
             return gettext("waits for event %(id)d") % {"id": front}
-        return NOTHING if was_unrouted(event) else last_line(mask_tail(event.error_tail or "", ERROR_TAIL_CHARS))
+        return NOTHING if was_unrouted(event) else error_line(event.error_tail) or NOTHING
 
     @admin.display(description=_("last error"))
     def error_text(self, event: ShownEvent) -> str:

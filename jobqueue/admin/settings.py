@@ -317,4 +317,4 @@ def _told(text: str) -> str:
     return plain(text, TOLD_CHARS)
 
 
-PAGE = SitePage("settings", _("Settings and checks"), VIEW, settings_view)
+PAGE = SitePage("settings", _("Settings"), VIEW, settings_view)

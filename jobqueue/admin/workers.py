@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
+from django.template.defaultfilters import filesizeformat
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -99,6 +100,11 @@ def clock(worker: ShownWorker) -> str:
         return ""
     words = gettext("%(time)s ahead of the database") if ahead > 0 else gettext("%(time)s behind the database")
     return words % {"time": span(ahead)}
+
+
+def memory_of(worker: ShownWorker) -> str:
+    """Its resident memory, such as "86.2 MB"; "" if it is not known."""
+    return str(filesizeformat(worker.rss_bytes)) if worker.rss_bytes else ""
 
 
 def what_next(worker: ShownWorker) -> str:
@@ -278,6 +284,7 @@ def _details(worker: ShownWorker) -> list[Fact]:
         (label(Worker, "version"), plain(worker.version)),
         (label(Worker, "started_at"), moment(worker.started_at, worker.now)),
         (label(Worker, "heartbeat_at"), heartbeat),
+        (label(Worker, "rss_bytes"), memory_of(worker)),
         (_("Clock of the host"), clock(worker)),
         (label(Worker, "stopped_at"), moment(worker.stopped_at, worker.now)),
         (label(Worker, "stop_reason"), plain(worker.stop_reason or "")),
@@ -329,7 +336,7 @@ class WorkerList(NewestFirst):
 class WorkerAdmin(VerbAdmin):
     """Workers that run, and those that stopped not long ago. Nothing here stops one: its own host does."""
 
-    list_display = ("worker_name", "state", "jobs_now", "served", "last_heartbeat", "since", "release")
+    list_display = ("worker_name", "state", "jobs_now", "memory", "served", "last_heartbeat", "since", "release")
     list_display_links = ("worker_name",)
     change_list_template = "admin/jobqueue/worker_list.html"
     list_filter = (StoppedFilter,)
@@ -388,9 +395,14 @@ class WorkerAdmin(VerbAdmin):
         shown = some(jobs, worker.jobs, worker.now) if jobs else ""
         return stacked(busy(worker, linked=jobs is not None), shown)
 
+    @admin.display(description=label(Worker, "rss_bytes"))
+    def memory(self, worker: ShownWorker) -> str:
+        return memory_of(worker) or NOTHING
+
     @admin.display(description=_("last heartbeat"))
     def last_heartbeat(self, worker: ShownWorker) -> str:
-        return relative(worker.heartbeat_at, worker.now)
+        """When; below it how far the clock of the host is from the database's, if that matters."""
+        return stacked(relative(worker.heartbeat_at, worker.now), clock(worker))
 
     @admin.display(description=_("started"))
     def since(self, worker: ShownWorker) -> str:

@@ -101,6 +101,12 @@ def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None
     return Renewal(seconds, frozenset(names) - there)
 
 
+def note_memory(name: str, rss_bytes: int, *, using: str) -> None:
+    """Store the resident memory of a worker's process."""
+    rows = Worker.objects.using(using).filter(name=name)
+    retry_transient("housekeeping", lambda: rows.update(rss_bytes=rss_bytes), using=using)
+
+
 def note_retries(name: str, retries: JSON, *, using: str) -> None:
     """Store the counts of runs and retries of a worker's process."""
     rows = Worker.objects.using(using).filter(name=name)

@@ -171,6 +171,7 @@ class Migration(migrations.Migration):
                 ('heartbeat_at', fields.UtcDateTimeField(db_default=UtcNow(), verbose_name='last heartbeat')),
                 ('heartbeat_seconds', models.FloatField(null=True, verbose_name='seconds between heartbeats')),
                 ('clock_ahead_seconds', models.FloatField(null=True, verbose_name='seconds by which its clock is ahead')),
+                ('rss_bytes', models.BigIntegerField(null=True, verbose_name='memory')),
                 ('retries', fields.PayloadField(null=True, verbose_name='retries by task')),
                 ('gates', fields.PayloadField(null=True, verbose_name='limits that it knows')),
                 ('schedules', fields.PayloadField(null=True, verbose_name='schedules that it announces')),

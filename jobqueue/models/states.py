@@ -5,6 +5,7 @@ bulk verbs take it from here. Each READY job is ready, scheduled or held:
 
 - ready: it is due. A free worker starts it, unless its queue is paused, or its key, a limit or a breaker is not free.
 - scheduled: it is not due yet, or it is a node of a workflow and waits for its parents, whatever its run_at.
+  Some of these are retrying: an attempt has failed, and the next one is not due yet.
 - held: it waits for a person, whatever its run_at.
 """
 
@@ -30,10 +31,11 @@ class State(NamedTuple):
 
 
 _HELD, _NODE = Q(gate=HELD_GATE), Q(gate=PARENTS_GATE)
-#: in the order of the tabs; a job whose lease has expired is running, too
+#: in the order of the tabs; a job that is retrying is scheduled, too, and one whose lease has expired is running
 STATES: Mapping[str, State] = {
     "ready": State(Job.Status.READY, ~(_HELD | _NODE) & Q(run_at__lte=UtcNow())),
     "scheduled": State(Job.Status.READY, ~_HELD & (_NODE | Q(run_at__gt=UtcNow()))),
+    "retrying": State(Job.Status.READY, ~(_HELD | _NODE) & Q(run_at__gt=UtcNow(), attempts__gt=0)),
     "held": State(Job.Status.READY, _HELD),
     "running": State(Job.Status.PROCESSING, Q()),
     "expired": State(Job.Status.PROCESSING, Q(lock_until__lt=UtcNow())),
@@ -41,8 +43,8 @@ STATES: Mapping[str, State] = {
     "canceled": State(Job.Status.CANCELED, Q()),
     "done": State(Job.Status.DONE, Q()),
 }
-#: the states of READY jobs
-WAITING = tuple(name for name, state in STATES.items() if state.status == Job.Status.READY)
+#: the states of READY jobs: each job has one of them
+WAITING = ("ready", "scheduled", "held")
 
 
 def condition_of(name: str) -> Q:

@@ -28,6 +28,8 @@ class Worker(models.Model):
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"), null=True)
     # How far the clock of its host is ahead of the database's, below 0: behind, at a heartbeat; NULL: not known.
     clock_ahead_seconds = models.FloatField(_("seconds by which its clock is ahead"), null=True)
+    # Resident memory of its process, of the last heartbeat at which it had changed by a tenth. NULL: not known.
+    rss_bytes = models.BigIntegerField(_("memory"), null=True)
     # How far retries multiply, by task: the counts of its process since the start of the command.
     retries = PayloadField(_("retries by task"), null=True)
     # The limits that its code and settings have: jobqueue.gates.limits. NULL: it runs a version without limits.

@@ -18,9 +18,9 @@ from jobqueue.validation import did_you_mean
 
 #: the states whose jobs each verb changes; "retry" makes delayed and held jobs run only where their state is chosen
 VERB_STATES: dict[str, tuple[str, ...]] = {
-    AuditEvent.Verb.RETRY: ("failed", "canceled", "scheduled", "held"),
-    AuditEvent.Verb.CANCEL: ("ready", "scheduled", "held", "running", "expired"),
-    AuditEvent.Verb.DISCARD: ("ready", "scheduled", "held", "failed"),
+    AuditEvent.Verb.RETRY: ("failed", "canceled", "scheduled", "retrying", "held"),
+    AuditEvent.Verb.CANCEL: ("ready", "scheduled", "retrying", "held", "running", "expired"),
+    AuditEvent.Verb.DISCARD: ("ready", "scheduled", "retrying", "held", "failed"),
     AuditEvent.Verb.RELEASE: ("running", "expired"),
     AuditEvent.Verb.PRUNE: ("done", "failed", "canceled"),
 }
@@ -42,7 +42,7 @@ _QUIET: dict[str, tuple[str, ...]] = {
 
 def changeable(verb: str, filters: Mapping[str, Any]) -> Q:
     """The condition on jobs that `verb` can change, of those that match."""
-    if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "held"):
+    if verb == AuditEvent.Verb.RETRY and filters.get("state") in ("scheduled", "retrying", "held"):
         return Q(status=Job.Status.READY) & _changeable_in(verb, filters["state"])
     return Q(status__in=_STATUSES[verb])
 

@@ -72,7 +72,7 @@ def test_retry_makes_a_delayed_job_due():
     assert state(job_id) == "PROCESSING"
 
 
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", VERBS)
 def test_a_page_offers_exactly_the_verbs_that_change_something(name):
     if name == "scheduled":
         job_id = make_job(run_at=UtcNowPlus(3600))

@@ -74,7 +74,7 @@ def test_each_verb_needs_its_own_permission(verb):
 
 
 def test_above_a_thousand_the_number_is_typed(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.audit.confirming.BUTTON_MAX", 2)
+    monkeypatch.setattr("jobqueue.admin.audit.bulk_page.BUTTON_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")
     client = viewer("retry_job")
@@ -87,7 +87,7 @@ def test_above_a_thousand_the_number_is_typed(monkeypatch):
 
 
 def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
-    for module in ("runs.preview", "admin.audit.words"):
+    for module in ("runs.preview", "admin.audit.bulk_page"):
         monkeypatch.setattr(f"jobqueue.{module}.MATCHED_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from jobqueue.admin.groups import drawing
-from jobqueue.admin.groups.drawing import BOX_HEIGHT, BOX_WIDTH, SIGNS, Node, arrange, draw, legend
+from jobqueue.admin.groups import workflow
+from jobqueue.admin.groups.workflow import BOX_HEIGHT, BOX_WIDTH, SIGNS, Node, arrange, draw, legend
 from tests.admin.helpers import HOSTILE, Inline
 
 DIAMOND = {2: [1], 3: [1], 4: [2, 3]}
@@ -65,7 +65,7 @@ def test_an_arrow_that_passes_a_layer_has_a_place_in_it():
 
 
 def test_with_too_many_such_places_there_are_none(monkeypatch):
-    monkeypatch.setattr(drawing, "PASSES_MAX", 0)
+    monkeypatch.setattr(workflow, "PASSES_MAX", 0)
     found = arrange([1, 2, 3], {2: [1], 3: [1, 2]})
     assert found.layers == [[1], [2], [3]]
 

@@ -118,12 +118,13 @@ def test_the_tabs_have_the_counts_of_their_states():
         make_in_state(state)
     make_jobs(3)
     set_columns(make_job("later"), run_at=UtcNowPlus(600))
+    set_columns(make_job("later"), run_at=UtcNowPlus(600), attempts=1)
     set_columns(make_job("held"), gate=2)
     page = text_of(viewer().get(JOBS))
     found = dict(re.findall(r">([A-Z][a-z ]+) <span class=\"jobqueue-tab-count\">([\d,+]+)<", page))
     assert found == {
-        "All": "10", "Ready": "3", "Scheduled": "1", "Running": "1", "Lease expired": "0", "Failed": "1",
-        "Held": "1", "Canceled": "1", "Done": "2",
+        "All": "11", "Ready": "3", "Scheduled": "2", "Retries": "1", "Running": "1", "Lease expired": "0",
+        "Failed": "1", "Held": "1", "Canceled": "1", "Done": "2",
     }  # fmt: skip
     assert re.search(r'aria-current="page">All', page)
 
@@ -146,6 +147,7 @@ def test_with_many_waiting_jobs_the_tabs_count_by_priority(monkeypatch):
     assert 'All <span class="jobqueue-tab-count">4+</span>' in page
     assert 'Ready <span class="jobqueue-tab-count">6</span>' in page
     assert 'Scheduled <span class="jobqueue-tab-count">1</span>' in page
+    assert ">Retries</a>" in page
     assert 'Held <span class="jobqueue-tab-count">1</span>' in page
     monkeypatch.setattr(tabs, "OF_A_QUEUE", 2)
     assert 'Ready <span class="jobqueue-tab-count">4+</span>' in text_of(root().get(JOBS))
@@ -277,7 +279,9 @@ def test_a_page_that_is_not_full_looks_at_more_while_there_is_time(few, monkeypa
 
 
 @pytest.mark.parametrize("ends_with_key", [True, False])
-@pytest.mark.parametrize("state", ["ready", "scheduled", "held", "running", "expired", "failed", "canceled", "done"])
+@pytest.mark.parametrize(
+    "state", ["ready", "scheduled", "retrying", "held", "running", "expired", "failed", "canceled", "done"]
+)
 def test_many_jobs_of_each_state_are_all_found_and_no_others(few, monkeypatch, state, ends_with_key):
     """With more jobs than are read at once, among newer others; also where no index has them by id."""
     monkeypatch.setattr(type(vendor("default")), "indexes_end_with_key", ends_with_key)
@@ -290,13 +294,14 @@ def test_many_jobs_of_each_state_are_all_found_and_no_others(few, monkeypatch, s
         "running": {"status": 1, "lock_until": UtcNowPlus(600), **lease},
         "expired": {"status": 1, "lock_until": UtcNowPlus(-5), **lease},
         "failed": {"status": 3}, "canceled": {"status": 4}, "done": {"status": 2},
+        "retrying": {"run_at": UtcNowPlus(600), "attempts": 1},
     }  # fmt: skip
     wanted = make_jobs(6)
     for job_id in wanted:
         set_columns(job_id, **columns[state])
     for other, changes in columns.items():
-        # One that has expired is running, too.
-        if other != state and (state, other) != ("running", "expired"):
+        # One that has expired is running, too, and one that is retrying is scheduled.
+        if other != state and (state, other) not in (("running", "expired"), ("scheduled", "retrying")):
             for job_id in make_jobs(2):
                 set_columns(job_id, **changes)
     found, _last = walked(viewer(), {"state": state})
@@ -448,7 +453,7 @@ def test_ended_jobs_show_how_long_they_ran_and_running_ones_their_lease():
 
 FILTERS = {"queue": "q", "task": "tests.app.tasks.greet", "tag": "t", "error": "ValueError", "fingerprint": "a" * 16,
            "cause": "data", "worker": "w", "age": "1h"}  # fmt: skip
-STATES = ("", "ready", "scheduled", "running", "expired", "failed", "held", "canceled", "done")
+STATES = ("", "ready", "scheduled", "retrying", "running", "expired", "failed", "held", "canceled", "done")
 
 
 @pytest.mark.parametrize("state", STATES)

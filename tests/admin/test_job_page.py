@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from jobqueue import flow
 from jobqueue.admin.page import formatting, history
+from jobqueue.admin.page.last_error import error_line
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import fail
@@ -136,7 +137,7 @@ NOTES = {
 
 @pytest.mark.parametrize(("text", "note"), NOTES.items())
 def test_the_note_of_an_error_begins_with_its_class(text, note):
-    assert formatting.error_note(text) == note
+    assert error_line(text) == note
 
 
 def cell(column):

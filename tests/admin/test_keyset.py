@@ -46,7 +46,7 @@ def test_records_with_the_same_instant_are_each_on_one_page(monkeypatch):
 
 
 def test_notes_are_in_two_directions_at_once(monkeypatch):
-    monkeypatch.setattr("jobqueue.admin.dead_letters.failure_note.FailureNoteAdmin.list_per_page", 2)
+    monkeypatch.setattr("jobqueue.admin.dead_letters.failures.FailureNoteAdmin.list_per_page", 2)
     now = timezone.now()
     for letter, hours in (("c", 1), ("a", 1), ("b", 1), ("d", 2)):
         FailureNote.objects.create(fingerprint=letter * 16, note=f"n-{letter}", updated_at=now + timedelta(hours=hours))

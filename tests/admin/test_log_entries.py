@@ -10,7 +10,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue.admin.audit import single_verbs
+from jobqueue.admin.audit import audit_admin
 from jobqueue.admin.page import history
 from jobqueue.models import Job
 from tests.admin.helpers import client_of, job_page, person, text_of
@@ -96,8 +96,8 @@ class TestOfOneRow:
 
 class TestOfAll:
     def test_ours_are_found_among_those_of_other_apps(self, ann, monkeypatch):
-        monkeypatch.setattr(single_verbs, "WINDOW", 10)
-        monkeypatch.setattr(single_verbs, "WINDOWS_MAX", 3)
+        monkeypatch.setattr(audit_admin, "WINDOW", 10)
+        monkeypatch.setattr(audit_admin, "WINDOWS_MAX", 3)
         (old,) = entries(ann, 1, "an old verb")
         entries(ann, 25, model=ContentType)
         (young,) = entries(ann, 1, "a young verb")
@@ -108,8 +108,8 @@ class TestOfAll:
         assert old < young
 
     def test_where_none_is_found_in_so_many_the_link_goes_on_from_there(self, ann, monkeypatch):
-        monkeypatch.setattr(single_verbs, "WINDOW", 10)
-        monkeypatch.setattr(single_verbs, "WINDOWS_MAX", 2)
+        monkeypatch.setattr(audit_admin, "WINDOW", 10)
+        monkeypatch.setattr(audit_admin, "WINDOWS_MAX", 2)
         entries(ann, 1, "an old verb")
         entries(ann, 35, model=ContentType)
         client, page, steps = client_of(ann), text_of(client_of(ann).get(VERBS)), 0
@@ -128,14 +128,14 @@ class TestOfAll:
             assert [sql for sql in found if not bounded(sql)] == []
 
     def test_no_more_are_read_however_many_others_there_are(self, ann, monkeypatch):
-        monkeypatch.setattr(single_verbs, "WINDOW", 50)
-        monkeypatch.setattr(single_verbs, "WINDOWS_MAX", 2)
+        monkeypatch.setattr(audit_admin, "WINDOW", 50)
+        monkeypatch.setattr(audit_admin, "WINDOWS_MAX", 2)
         costs = []
         for many in (200, 3000):
             entries(ann, many, model=ContentType)
             analyze()
-            single_verbs.records(10)
-            costs.append(reads(lambda: single_verbs.records(10), "django_admin_log"))
+            audit_admin.records(10)
+            costs.append(reads(lambda: audit_admin.records(10), "django_admin_log"))
         assert costs[1] <= 2 * costs[0] + 60, costs
 
 

@@ -76,12 +76,12 @@ def test_the_sums_of_the_time_stand_above_the_charts():
 
 def test_many_failures_are_marked_and_few_are_not_rounded_to_none():
     ended(done=10, retried=5)
-    assert 'class="jobqueue-sum-bad"' in show()
+    assert 'class="jobqueue-tile-bad"' in show()
     cache.clear()
     ended(done=10**6)
     page = show(root_again())
     assert "below 0.1 %" in page
-    assert "jobqueue-sum-bad" not in page
+    assert "jobqueue-tile-bad" not in page
 
 
 def root_again():

@@ -31,6 +31,14 @@ def test_the_page_shows_groups_of_dead_letters_with_links_to_their_jobs():
     assert not Inline(page).found
 
 
+def test_the_groups_and_the_first_jobs_of_a_redrive_show_the_error():
+    dead(2, error=KeyError("password=hunter2"), task="app.tasks.pay")
+    client = root()
+    for page in (text_of(client.get(REDRIVES)), text_of(client.get(f"{REDRIVES}new/?task=app.tasks.pay"))):
+        assert "KeyError: " in page
+        assert "hunter2" not in page
+
+
 def test_only_the_largest_groups_are_read_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr("jobqueue.admin.dead_letters.redrive_admin.GROUPS_SHOWN", 2)
     dead(3, task="app.most")
@@ -113,3 +121,16 @@ def test_a_second_click_on_start_is_refused_with_the_redrive_that_is_under_way()
         page = client.post(f"{REDRIVES}new/", values)
     (run,) = redrives()
     assert f"redrive {run.id} has the same filter and is under way" in text_of(page)
+
+
+def test_a_redrive_is_stopped_on_its_page_by_those_who_may():
+    dead(2)
+    run = redrive(queue="q", canary=1)
+    page = reverse("admin:jobqueue_redrive_change", args=[run.id])
+    client = client_of(person("view_redrive", "redrive_jobs"))
+    assert 'value="stop"' in text_of(client.get(page))
+    assert 'value="stop"' not in text_of(client_of(person("view_redrive", name="eve")).get(page))
+    response = act(client, "stop", run.id, path=REDRIVES, jobqueue_page="1")
+    assert response.url == page
+    assert redrives()[0].state == "stopped"
+    assert 'value="stop"' not in text_of(client.get(page))

@@ -13,6 +13,7 @@ from django.utils.html import escape
 
 from jobqueue import schedules
 from jobqueue.admin import ScheduleAdmin
+from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.models import Job, Schedule
 from jobqueue.schedules import editing, versions
@@ -33,6 +34,7 @@ from tests.admin.helpers import (
     text_of,
 )
 from tests.app import tasks
+from tests.factories import set_columns
 from tests.marks import finding
 from tests.schedules.helpers import USING, begin, fire, row
 
@@ -48,8 +50,8 @@ def page_of(name="tick"):
     return f"{LIST}{row(name).pk}/change/"
 
 
-def viewer(*more, **options):
-    return client_of(person("view_schedule", *more), **options)
+def viewer(*more, name="ann", **options):
+    return client_of(person("view_schedule", *more, name=name), **options)
 
 
 def said(response):
@@ -120,8 +122,36 @@ def test_the_page_shows_the_next_ticks_and_those_that_were_decided():
         assert page.count("<li>2") == 5
     assert job_page(Job.objects.get().pk) in page
     assert [word in page for word in ("fired", "missed", "every 10m")] == [True] * 3
-    assert 'data-title="ticks">2</td>' in page
+    assert 'data-title="Ticks">2</td>' in page
     assert not Inline(page).found
+
+
+def test_the_list_and_the_page_show_how_the_jobs_ended_to_those_who_may_see_jobs():
+    due = begin(every="10m").next_at
+    for minute in (0, 10):
+        with travel(to=due + timedelta(minutes=minute)):
+            fire()
+    first, last = Job.objects.order_by("pk").values_list("pk", flat=True)
+    set_columns(first, status=Job.Status.DONE, last_started_at=due, finished_at=due + timedelta(seconds=3))
+    set_columns(last, status=Job.Status.FAILED, last_error="Traceback\nshop.NoRate: password=hunter2 EUR")
+    with CaptureQueriesContext(connection) as captured:
+        page = text_of(viewer("view_job").get(page_of()))
+    assert ["ran 3s" in page, "jobqueue-done" in page, "NoRate: password=********" in page] == [True] * 3
+    assert len([one for one in captured if "job_queue" in one["sql"]]) == 1
+    listed = text_of(viewer("view_job", name="bob").get(LIST))
+    assert ["NoRate" in listed, "hunter2" in listed, job_page(last) in listed] == [True, False, True]
+    client = viewer(name="eve")
+    for address in (LIST, page_of()):
+        hidden = text_of(client.get(address))
+        assert ["NoRate" in hidden, "ran 3s" in hidden] == [False, False]
+
+
+def test_a_schedule_that_is_late_is_marked():
+    begin(every="10m")
+    assert "late: no worker fires it" not in text_of(viewer().get(LIST))
+    Schedule.objects.update(next_at=UtcNowPlus(-300), look_at=UtcNowPlus(-300))
+    page = text_of(root().get(LIST))
+    assert '<span class="jobqueue-state jobqueue-expired">late: no worker fires it</span>' in page
 
 
 def test_a_schedule_that_has_ended_has_no_next_tick():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobqueue.admin.jobs import timeline as timelines
-from jobqueue.admin.jobs.attempts import read_attempts
+from jobqueue.admin.jobs.page import read_attempts
 from jobqueue.admin.jobs.timeline import Segment, draw, timeline
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.models import Job, JobAttempt

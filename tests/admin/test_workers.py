@@ -256,3 +256,13 @@ def test_the_oldest_jobs_of_each_worker_come_first_and_no_more_than_the_limit():
     assert [job.id for job in found["b"]] == others
     assert "c" not in found
     assert now() - Job.objects.get(pk=mine[0]).locked_at < timedelta(minutes=1)
+
+
+def test_the_memory_and_a_wrong_clock_of_a_worker_stand_in_the_list_and_on_its_page():
+    made = worker(rss_bytes=90 * 2**20, clock_ahead_seconds=4.0)
+    worker("web-2:5:b/1")
+    page = text_of(viewer().get(WORKERS))
+    cells = re.findall(r'field-memory" data-title="Memory">(.*?)</td>', page)
+    assert [cell.replace("\xa0", " ") for cell in cells] == ["-", "90.0 MB"]
+    assert "4s ahead of the database" in page
+    assert "90.0\xa0MB" in text_of(root().get(page_of(made)))

@@ -12,7 +12,7 @@ from django.db import transaction
 from demo_project.demo import samples, tasks
 from jobqueue import dead_letters, flow, workflow
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.models import Job, JobStat, LockStat, OutboxEvent, Worker
+from jobqueue.models import Job, JobStat, LockStat, OutboxEvent, Schedule, ScheduleTick, Worker
 from jobqueue.outbox import publish
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare
@@ -55,7 +55,7 @@ def _workers(now):
             name=f"{host}:{211 + number}:5f0c2a9{number}/1.1", host=host, pid=211 + number, supervisor_pid=200 + number,
             boot_id=f"5f0c2a9{number}", queues=queues, concurrency=8, version=VERSION,
             started_at=now - timedelta(hours=9, minutes=number), heartbeat_at=UtcNow(), heartbeat_seconds=15.0,
-            clock_ahead_seconds=0.0,
+            clock_ahead_seconds=0.0, rss_bytes=(86 + 41 * number) * 2**20,
         )  # fmt: skip
     Worker.objects.create(
         name="web-1:97:b1d74c03/1.1", host="web-1", pid=97, supervisor_pid=90, boot_id="b1d74c03", queues="*",
@@ -172,3 +172,9 @@ def _schedules():
     declare("prices of lumen", tasks.import_prices, ("lumen", 900), None, {"every": 900}, "code")
     declare("prices of sol", tasks.import_prices, ("sol", 900), None, {"cron": "15 */4 * * mon-fri"}, "settings")
     versions.announce("default")
+    row = Schedule.objects.get(name="prices of lumen")
+    ended = (Job.Status.DONE, Job.Status.FAILED)
+    jobs = Job.objects.filter(task=tasks.import_prices.module_path, status__in=ended).order_by("-finished_at")[:6]
+    for job in jobs:
+        ScheduleTick.objects.create(schedule_id=row.pk, tick_at=job.created_at, outcome="fired", job_id=job.pk)
+    Schedule.objects.filter(pk=row.pk).update(last_tick_at=jobs[0].created_at, last_job_id=jobs[0].pk)

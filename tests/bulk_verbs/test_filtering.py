@@ -68,6 +68,17 @@ def test_a_retry_of_scheduled_jobs_leaves_nodes_that_wait_for_their_parents_alon
     assert (job(later).run_at <= now(), job(node).gate) == (True, PARENTS_GATE)
 
 
+def test_a_job_whose_next_attempt_is_not_due_is_retrying_and_a_retry_runs_it_now():
+    later, due = make_job(run_at=UtcNowPlus(600)), make_job()
+    again = make_job(run_at=UtcNowPlus(600))
+    for one in (due, again):
+        set_columns(one, attempts=1)
+    assert found(state="retrying") == [again]
+    assert found(state="scheduled") == [later, again]
+    assert change("retry", [later, again], still("retry", {"state": "retrying"}, now()), using="default").changed == 1
+    assert job(again).run_at <= now() < job(later).run_at
+
+
 def test_a_job_whose_lease_is_good_runs_and_has_not_expired():
     running = make_in_state("PROCESSING")
     assert found(state="running") == [running]

@@ -103,7 +103,7 @@ def of_bulk_verbs():
     """What each verb would change in each of its states."""
     for verb, states in VERB_STATES.items():
         # A retry leaves nodes that wait for their parents as they are, and these are all that is scheduled here.
-        wanted = [state for state in states if state != "expired" and (verb, state) != ("retry", "scheduled")]
+        wanted = [state for state in states if state in STATES and (verb, state) != ("retry", "scheduled")]
         yield verb, {state: preview(verb, {"state": state}, first=0, using="default").matched for state in wanted}
 
 

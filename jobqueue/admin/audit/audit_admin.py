@@ -3,38 +3,102 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.audit.bulk_page import new_bulk
+from jobqueue.admin.audit.bulk_page import filter_words, matched_words, new_bulk
 from jobqueue.admin.audit.recording import PERMISSIONS, permitted
 from jobqueue.admin.audit.recording import stop as stop_event
-from jobqueue.admin.audit.single_verbs import records
-from jobqueue.admin.audit.words import filter_words, matched_words
-from jobqueue.admin.page.addresses import page_address
-from jobqueue.admin.page.formatting import NOTHING, badge, moment_of, name_of, number, plain, relative
-from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
-from jobqueue.admin.page.verb_admin import stop_each
-from jobqueue.models import AuditEvent
+from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, number, plain, stamp
+from jobqueue.admin.page.history import NAME_CHARS
+from jobqueue.admin.page.readonly import Facts
+from jobqueue.admin.page.tables import Column, Table, table_of
+from jobqueue.admin.page.verb_admin import RunAdmin, stop_each
+from jobqueue.models import AuditEvent, Job
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
     ShownEvent = WithAnnotations[AuditEvent, Facts]
 
+
+#: entries of one read, and reads of one page
+WINDOW, WINDOWS_MAX = 10_000, 5
+
+
+class Records(NamedTuple):
+    """A page of records. `older`: the id below which the next page begins; None: there is none."""
+
+    table: Table
+    older: int | None
+
+
+def records(most: int, *, before: int | None = None) -> Records:
+    """The newest `most` records, of those with an id below `before`."""
+    kinds = {kind.pk: kind.model for kind in ContentType.objects.filter(app_label="jobqueue")}
+    found, below = _newest([*kinds], most + 1, before)
+    # One more than is shown says whether there are more.
+    shown = found[:most]
+    columns = (Column(gettext("when")), Column(gettext("user")), Column(gettext("row")), Column(gettext("what")))
+    table = table_of(
+        columns,
+        [
+            (
+                stamp(row.action_time),
+                plain(row.user.get_username(), NAME_CHARS),
+                _row(row, kinds.get(row.content_type_id or 0, "")),
+                plain(row.get_change_message(), NAME_CHARS) or NOTHING,
+            )
+            for row in shown
+        ],
+    )
+    return Records(table, shown[-1].pk if len(found) > most else below)
+
+
+def _newest(kinds: list[int], most: int, before: int | None) -> tuple[list[LogEntry], int | None]:
+    """Up to `most` entries of these models below the id `before`; and the id below which others may be, if not all
+    were looked at.
+
+    By ranges of the primary key: no index has the entries of some models in order, and those of other apps may be many.
+    """
+    found: list[LogEntry] = []
+    rows = LogEntry.objects.order_by("-pk")
+    for turn in range(WINDOWS_MAX + 1):
+        top = (rows if before is None else rows.filter(pk__lt=before)).values_list("pk", flat=True).first()
+        if top is None:
+            return found, None
+        if turn == WINDOWS_MAX:
+            break
+        window = rows.filter(pk__lte=top, pk__gt=top - WINDOW, content_type_id__in=kinds).select_related("user")
+        found += window[: most - len(found)]
+        if len(found) == most:
+            return found, None
+        before = top - WINDOW + 1
+    return found, before
+
+
+def _row(entry: LogEntry, model: str) -> str:
+    number = entry.object_id or ""
+    if model == Job._meta.model_name and number.isascii() and number.isdigit() and len(number) < 19:
+        return job_link(int(number))
+    return plain(entry.object_repr, NAME_CHARS)
+
+
 RECORDS_SHOWN, RECORDS_OF_PAGE = 20, 100
 REASON_SHOWN = 80
-#: seconds between two looks at the progress, as a page offers them
-REFRESHES = (2, 5, 15, 60)
+#: seconds between two looks at the progress, as a page offers them; 0 is off
+REFRESHES = (0, 2, 5, 15, 60)
 _BADGES = {"waiting": "ready", "running": "running", "done": "done", "stopped": "canceled", "failed": "failed"}
 
 
@@ -49,7 +113,7 @@ def stop(model_admin: AuditEventAdmin, request: HttpRequest, queryset: QuerySet[
 
 
 @admin.register(AuditEvent)
-class AuditEventAdmin(ReadOnlyAdmin):
+class AuditEventAdmin(RunAdmin):
     """Bulk actions above, single verbs below."""
 
     change_list_template = "admin/jobqueue/audit.html"
@@ -109,22 +173,11 @@ class AuditEventAdmin(ReadOnlyAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show the button "Stop" while the bulk action is under way, to users who may apply its verb."""
-        row = context.get("original")
-        context["refreshes"] = REFRESHES
-        if isinstance(row, AuditEvent) and row.ended_at is None and row.verb in permitted(request):
-            context["verbs"] = [("stop", gettext("Stop"))]
-        return super().render_change_form(request, context, *args, **kwargs)
+        """Offer to refresh the page."""
+        return super().render_change_form(request, context | {"refreshes": REFRESHES}, *args, **kwargs)
 
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Run the action; return to the page of the row if the button on that page was used."""
-        selected = check_selected(request)
-        response = super().response_action(request, queryset, *args, **kwargs)
-        if response is not None and "jobqueue_page" in request.POST and len(selected) == 1:
-            return HttpResponseRedirect(page_address("auditevent", selected[0]))
-        return response
+    def may_stop(self, request: HttpRequest, run: AuditEvent) -> bool:
+        return run.verb in permitted(request)
 
     @admin.display(description=_("state"))
     def state(self, event: ShownEvent) -> str:
@@ -160,7 +213,3 @@ class AuditEventAdmin(ReadOnlyAdmin):
     @admin.display(description=_("reason"))
     def why(self, event: ShownEvent) -> str:
         return plain(event.reason, REASON_SHOWN) or NOTHING
-
-    @admin.display(description=_("recorded"))
-    def begun(self, event: ShownEvent) -> str:
-        return relative(event.created_at, event.now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -12,15 +14,15 @@ from django.db import Error
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.audit.confirming import Confirmation, confirmation_of
 from jobqueue.admin.audit.recording import permitted, record
-from jobqueue.admin.audit.words import VERBS, filter_parts, matched_words
 from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
-from jobqueue.admin.jobs.filters import SEARCH, chosen
+from jobqueue.admin.jobs.filters import AGES, SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
-from jobqueue.admin.page.formatting import job_link, number, plain, short_task
+from jobqueue.admin.page.formatting import CAUSES, NOTHING, StrOrPromise, badge, job_link, number, plain, task_cell
+from jobqueue.admin.page.last_error import error_lines
 from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
@@ -29,8 +31,129 @@ from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
 from jobqueue.models.states import state_of
-from jobqueue.runs.preview import Preview, preview
+from jobqueue.runs.preview import MATCHED_MAX, Preview, preview
 from jobqueue.runs.verbs import VERB_STATES
+
+#: the choice of a verb, and the note on what it does
+VERBS: dict[str, tuple[StrOrPromise, StrOrPromise]] = {
+    AuditEvent.Verb.RETRY: (
+        _("Retry"),
+        _(
+            "Failed and canceled jobs run again, with new attempts. Scheduled and held jobs run now if you chose their "
+            "state."
+        ),
+    ),
+    AuditEvent.Verb.CANCEL: (_("Cancel"), _("Waiting jobs end as canceled. Running jobs are asked to stop.")),
+    AuditEvent.Verb.DISCARD: (_("Discard"), _("Waiting and failed jobs end as canceled, and do not run.")),
+    AuditEvent.Verb.RELEASE: (
+        _("Release"),
+        _("Running jobs are taken from their workers and run again, without using an attempt."),
+    ),
+    AuditEvent.Verb.PRUNE: (
+        _("Delete"),
+        _("Ended jobs are deleted with their attempts. Nothing can bring them back."),
+    ),
+}
+FILTERS: dict[str, StrOrPromise] = {
+    "state": _("state"),
+    "queue": _("queue"),
+    "task": _("task"),
+    "tag": _("tag"),
+    "cause": _("cause of failure"),
+    "fingerprint": _("fingerprint of the failure"),
+    "worker": _("worker"),
+    "job_ids": _("jobs"),
+    "from_id": _("added since job"),
+    "error": _("error"),
+    "age": _("added in"),
+    "q": _("search"),
+}
+_VALUES: dict[str, Mapping[str, StrOrPromise]] = {
+    "state": LABELS,
+    "cause": CAUSES,
+    "age": {name: word for name, (_length, word) in AGES.items()},
+}
+VALUE_CHARS = 100
+
+
+def filter_parts(filters: Mapping[str, str]) -> list[tuple[StrOrPromise, str]]:
+    """The title and the value of each filter."""
+    return [
+        (FILTERS.get(name, plain(name, 40)), str(_VALUES.get(name, {}).get(value, plain(value, VALUE_CHARS))))
+        for name, value in filters.items()
+    ]
+
+
+def filter_words(filters: Mapping[str, str]) -> str:
+    """Such as "state: failed, queue: mail"."""
+    return ", ".join(f"{title}: {value}" for title, value in filter_parts(filters)) or gettext("all jobs")
+
+
+def matched_words(matched: int | None) -> str:
+    """Such as "1,200", or "10,000+" from the number up to which jobs are counted."""
+    if matched is None:
+        return gettext("not counted")
+    return number(matched) + ("+" if matched >= MATCHED_MAX else "")
+
+
+#: up to this number of jobs a button is enough; for more, the user types the number
+BUTTON_MAX = 1000
+#: how much the number of jobs may have grown since the preview
+_GROWN, _FEW = 1.1, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What was sent with the form."""
+
+    reason: str = ""
+    typed: str = ""
+    everything: bool = False
+    shown: int | None = None  # the number of jobs that the page has shown
+    until_id: int | None = None  # the newest job when it was shown
+
+    @staticmethod
+    def wanted(verb: str, filters: Mapping[str, str], found: Preview) -> str:
+        """What must be typed; "" if nothing must be."""
+        if found.matched is None:
+            return verb
+        return str(found.matched) if found.matched > BUTTON_MAX or not filters else ""
+
+    def problem(self, verb: str, filters: Mapping[str, str], found: Preview) -> str:
+        """What is missing, as a sentence; "" if all is confirmed."""
+        if not filters and not self.everything:
+            return gettext("Nothing was written: choose a filter first, or tick that you mean all jobs.")
+        if found.matched == 0:
+            return gettext("Nothing was written: no job matches any more.")
+        if self._has_grown(found):
+            return gettext("Nothing was written: meanwhile more jobs match. Look at the new number.")
+        if not self.wanted(verb, filters, found):
+            return ""
+        typed = "".join(c for c in self.typed if c not in " ,.+'\u00a0\u202f").lower()
+        if typed == (verb if found.matched is None else str(self.shown)):
+            return ""
+        return gettext("Nothing was written: type what the page asks for, to confirm.")
+
+    def _has_grown(self, found: Preview) -> bool:
+        if found.matched is None:
+            return self.shown is not None
+        return self.shown is not None and found.matched > self.shown * _GROWN + _FEW
+
+
+def confirmation_of(data: Mapping[str, str]) -> Confirmation:
+    """The confirmation in a POST. A number that no page can have sent counts as missing."""
+    return Confirmation(
+        reason=data.get("reason", ""),
+        typed=data.get("typed", ""),
+        everything=data.get("everything") == "yes",
+        shown=_number(data.get("shown", "")),
+        until_id=_number(data.get("until_id", "")),
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
 
 FIRST_SHOWN = 10
 
@@ -156,15 +279,17 @@ def _found(verb: str, filters: dict[str, str], found: Preview) -> dict[str, Any]
 
 
 def _table(jobs: list[Job]) -> Table:
-    now = read_now(load().database)
-    columns = (Column(gettext("job")), Column(gettext("state")), Column(gettext("queue")), Column(gettext("task")))
+    using = load().database
+    now, errors = read_now(using), error_lines([job.pk for job in jobs if job.attempts], using)
+    titles = (_("job"), _("state"), _("queue"), _("task"), Column(_("error"), is_message=True))
     rows = [
         (
             job_link(job.pk),
-            str(LABELS[state_of(job, now)]),
+            badge(state_of(job, now), str(LABELS[state_of(job, now)])),
             plain(job.queue),
-            plain(short_task(job.task)) if job.task else gettext("(handler)"),
+            task_cell(job.task or ""),
+            errors.get(job.pk) or NOTHING,
         )
         for job in jobs
     ]
-    return table_of(columns, rows)
+    return table_of(titles, rows)

@@ -15,11 +15,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import dead_letters
-from jobqueue.admin.dead_letters.failure_table import rows_of
+from jobqueue.admin.dead_letters.failures import failure_table
 from jobqueue.admin.dead_letters.redrive_page import log_stop, may_redrive, new_redrive
-from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, plain, relative
-from jobqueue.admin.page.readonly import Facts, ReadOnlyAdmin, check_selected
-from jobqueue.admin.page.verb_admin import stop_each
+from jobqueue.admin.page.formatting import NOTHING, badge, job_link, moment_of, name_of, plain
+from jobqueue.admin.page.readonly import Facts
+from jobqueue.admin.page.verb_admin import RunAdmin, stop_each
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters.listing import groups_of, newest_rows
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: dead letters that are put into groups, and groups that are shown
 GROUPED_MAX, GROUPS_SHOWN = 5_000, 50
-_BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "failed"}
+_BADGES = {"canary": "scheduled", "running": "running", "done": "done", "stopped": "canceled"}
 
 
 @admin.action(description=_("Stop (no more jobs are retried by it)"), permissions=["redrive"])
@@ -54,7 +54,7 @@ def stop(model_admin: RedriveAdmin, request: HttpRequest, queryset: QuerySet[Mod
 
 
 @admin.register(Redrive)
-class RedriveAdmin(ReadOnlyAdmin):
+class RedriveAdmin(RunAdmin):
     """The page: groups above, redrives below."""
 
     change_list_template = "admin/jobqueue/redrives.html"
@@ -71,12 +71,8 @@ class RedriveAdmin(ReadOnlyAdmin):
         """Whether this user may stop redrives."""
         return request.user.has_perm("jobqueue.redrive_jobs")
 
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Run the action; an id that no page has shown is refused."""
-        check_selected(request)
-        return super().response_action(request, queryset, *args, **kwargs)
+    def may_stop(self, request: HttpRequest, run: Redrive) -> bool:
+        return self.has_redrive_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
         """The pages of Django, and the page that starts a redrive."""
@@ -96,7 +92,7 @@ class RedriveAdmin(ReadOnlyAdmin):
             rows, are_older = newest_rows(using, DeadFilter(), GROUPED_MAX)
             found = groups_of(rows, using, most=GROUPS_SHOWN + 1)
             own = {
-                "groups": rows_of(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),
+                "groups": failure_table(found[:GROUPS_SHOWN], read_now(using), request, redrives=new),
                 "groups_left": " ".join(_left_out(are_older=are_older, more=len(found) > GROUPS_SHOWN)),
                 "may_redrive": new,
             }
@@ -128,10 +124,6 @@ class RedriveAdmin(ReadOnlyAdmin):
     def pace(self, run: ShownRedrive) -> str:
         parts = [str(run.canary) if run.canary else NOTHING, f"{run.per_second:g}/s" if run.per_second else NOTHING]
         return ", ".join(parts)
-
-    @admin.display(description=_("recorded"))
-    def begun(self, run: ShownRedrive) -> str:
-        return relative(run.created_at, run.now)
 
 
 def _left_out(*, are_older: bool, more: bool) -> Iterator[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import BigIntegerField, QuerySet
-from django.db.models.functions import Right
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
@@ -19,9 +18,10 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.states import LABELS, state_of
 from jobqueue.admin.page.addresses import address_of, id_of, link, page_address
-from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, error_note, job_link, number, plain, short_task
+from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, job_link, number, plain, short_task
+from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import capped
-from jobqueue.admin.page.tables import table_html
+from jobqueue.admin.page.tables import Column, table_html
 from jobqueue.admin.page.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -29,7 +29,6 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import TinyIntegerField
 from jobqueue.db.prepared import Prepared, prepare_count
-from jobqueue.masking import mask_tail
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE
 
@@ -137,7 +136,6 @@ WORDS = {
 }
 BADGES = {State.OUTSTANDING: "scheduled", State.FAILED: "failed", State.CANCELED: "canceled", State.DONE: "done"}
 _WAITS = ("parents", _("waits for its parents"))
-_ERROR_CHARS = 500
 
 
 def members_of(group_id: int, state: int, using: str, *, newest: bool) -> QuerySet[GroupMember]:
@@ -176,16 +174,16 @@ def some(group: JobGroup, states: Sequence[int] = (State.FAILED, State.OUTSTANDI
 
 def table(members: Sequence[tuple[int, str | None]], state: int, using: str) -> str:
     """Rows of (job, name of the node) in their order, all of them in this state; a job may have been deleted."""
-    tail = Right("last_error", _ERROR_CHARS)
     rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _name in members])
     few = rows.defer("payload", "result", "last_error", "progress", "options")
-    jobs = {job.pk: job for job in few.annotate(now=Selected(UtcNow()), error_tail=tail)}
-    titles = [gettext("job"), gettext("node"), gettext("task"), gettext("state"), gettext("last error")]
+    jobs = {job.pk: job for job in few.annotate(now=Selected(UtcNow()), error_tail=error_tail())}
+    titles = [*map(Column, (_("job"), _("node"), _("task"), _("state"))), Column(_("last error"), is_message=True)]
     cells = [
         [_name(job_id, jobs), plain(name or NOTHING, 100), *_cells(jobs.get(job_id), state)] for job_id, name in members
     ]
     if not any(name is not None for _job_id, name in members):
-        for row in (titles, *cells):
+        del titles[1]
+        for row in cells:
             del row[1]
     return table_html(titles, cells)
 
@@ -206,8 +204,7 @@ def _cells(job: Any, state: int) -> tuple[str, str, str]:
     if job is None:
         return NOTHING, badge(BADGES[State(state)], str(WORDS[State(state)])), NOTHING
     task = plain(short_task(job.task)) if job.task else gettext("(handler)")
-    error = plain(error_note(mask_tail(job.error_tail or "", _ERROR_CHARS)), 200) or NOTHING
-    return task, badge(*map(str, look_of(job))), error
+    return task, badge(*map(str, look_of(job))), error_line(job.error_tail) or NOTHING
 
 
 #: members on one page of the list of those in one state

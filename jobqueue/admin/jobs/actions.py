@@ -14,8 +14,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import transitions
-from jobqueue.admin.dead_letters.redrive_form import form_of
-from jobqueue.admin.dead_letters.redrive_page import show
+from jobqueue.admin.dead_letters.redrive_page import form_of, show
 from jobqueue.admin.page.verb_admin import Changed, VerbAdmin, apply
 from jobqueue.conf import load
 from jobqueue.models import Job

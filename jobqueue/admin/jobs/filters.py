@@ -21,8 +21,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs import search
-from jobqueue.admin.page.causes import CAUSES
-from jobqueue.admin.page.formatting import StrOrPromise, plain, short_worker
+from jobqueue.admin.page.formatting import CAUSES, StrOrPromise, plain, short_worker
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now

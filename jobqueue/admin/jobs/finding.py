@@ -231,7 +231,7 @@ def _sets(wanted: Selection, using: str) -> Iterator[_Set]:
             condition &= Q(lock_until__lt=UtcNow())
         yield _Set("ix_lease", condition, ("state",), ("lock_until",))
     elif queue is not None and "tag" not in wanted.chosen:
-        served = ("queue",) if state in ("ready", "scheduled") or state is None else ("queue", "state")
+        served = ("queue", "state") if state in ENDED.values() else ("queue",)
         order = _IN_QUEUE if wanted.status is not None else ("status", *_IN_QUEUE)
         yield _Set("ix_pick", _in_queue(queue, wanted.status), served, order)
     elif wanted.status in _IN_ORDER and "tag" not in wanted.chosen and not vendor(using).indexes_end_with_key:

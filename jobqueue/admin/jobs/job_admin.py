@@ -15,8 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
-from jobqueue.admin.jobs.bulk_link import bulk_address
-from jobqueue.admin.jobs.filters import FILTERS, NAMES, SEARCH, Selection, controls, selection_of
+from jobqueue.admin.jobs.filters import FILTERS, NAMES, SEARCH, Selection, chosen, controls, selection_of
 from jobqueue.admin.jobs.finding import Found, find
 from jobqueue.admin.jobs.page import job_page, label_of
 from jobqueue.admin.jobs.page_fields import title_of
@@ -28,7 +27,6 @@ from jobqueue.admin.page.formatting import (
     StrOrPromise,
     ago,
     badge,
-    error_note,
     hint,
     moment,
     number,
@@ -41,14 +39,15 @@ from jobqueue.admin.page.formatting import (
     task_cell,
 )
 from jobqueue.admin.page.keyset import Page
-from jobqueue.admin.page.verb_admin import ACTION_MAX, ERROR_TAIL_CHARS, VerbAdmin, VerbList, apply, needs
+from jobqueue.admin.page.last_error import TAIL_CHARS, error_line
+from jobqueue.admin.page.verb_admin import ACTION_MAX, VerbAdmin, VerbList, apply, needs
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.explain.explanation import reason_in_words
 from jobqueue.maintenance.worker_rows import is_any_alive
-from jobqueue.masking import mask_tail, mask_text
+from jobqueue.masking import mask_tail
 from jobqueue.models import Job
 from jobqueue.ordering import SCHEDULED
 from jobqueue.retention.deletion import delete_job
@@ -58,6 +57,16 @@ SECONDS = 3.0
 NOTE_CHARS, HINT_CHARS = 120, 500
 _ENDED = tuple(status.name for status in ENDED)
 _DELETED = ngettext_lazy("%(n)d job was deleted.", "%(n)d jobs were deleted.", "n")
+
+
+_BULK_PERMISSIONS = ("retry_job", "cancel_job", "discard_job", "release_job", "prune_jobs")
+
+
+def bulk_address(request: HttpRequest) -> str:
+    """The page that applies a verb to all jobs that match these filters; "" for users who may do nothing."""
+    if not any(request.user.has_perm(f"jobqueue.{name}") for name in _BULK_PERMISSIONS):
+        return ""
+    return address_of("auditevent_new", **chosen(request))
 
 
 class JobList(VerbList):
@@ -149,8 +158,9 @@ def _note(job: ShownJob) -> str:
         return _cut(short_class(words), words)
     if job.status == Job.Status.PROCESSING and (found := read_progress(job.progress)):
         return plain(found, NOTE_CHARS)
-    text = mask_tail(job.error_tail or "", ERROR_TAIL_CHARS)
-    return _cut(error_note(text), mask_text(text).strip()) if job.status != Job.Status.DONE else ""
+    if job.status == Job.Status.DONE:
+        return ""
+    return _cut(error_line(job.error_tail), mask_tail(job.error_tail or "", TAIL_CHARS).strip())
 
 
 def _cut(text: str, whole: str) -> str:

@@ -6,27 +6,35 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
+from django.db.models.functions import Right
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.dead_letters.failure_note import note_block
+from jobqueue.admin.dead_letters.failures import note_block
 from jobqueue.admin.jobs import page_fields
 from jobqueue.admin.jobs.actions import BUTTONS, EXTEND_SECONDS, EXTENSIONS, SECONDS
-from jobqueue.admin.jobs.attempts import (
-    ATTEMPTS_SHOWN,
-    NEWEST_CHARS,
-    end_of,
-    ends_with_error_of,
-    panels,
-    read_attempts,
-)
 from jobqueue.admin.jobs.states import ShownJob, state_label, state_of, verbs_of
 from jobqueue.admin.jobs.timeline import timeline
 from jobqueue.admin.page.addresses import address_of, link, page_address
-from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, moment, plain, relative, short_class, span
+from jobqueue.admin.page.formatting import (
+    CAUSES,
+    NOTHING,
+    REQUESTED,
+    StrOrPromise,
+    badge,
+    label,
+    masked_block,
+    moment,
+    plain,
+    relative,
+    short_class,
+    short_worker,
+    span,
+)
 from jobqueue.admin.page.history import recent
+from jobqueue.admin.page.last_error import error_line
 from jobqueue.admin.page.tables import Fact, facts
 from jobqueue.admin.page.verb_admin import Button
 from jobqueue.conf import load
@@ -35,7 +43,8 @@ from jobqueue.explain import Explanation
 from jobqueue.explain.database import Stopwatch
 from jobqueue.explain.jobs import explain_row
 from jobqueue.maintenance.worker_list import state_of as state_of_worker
-from jobqueue.models import Job, LaneEntry, Worker
+from jobqueue.masking import mask_tail
+from jobqueue.models import Job, JobAttempt, LaneEntry, Worker
 from jobqueue.models.job import QUARANTINED
 from jobqueue.ordering import SCHEDULED
 from jobqueue.payload import JSON
@@ -284,3 +293,72 @@ def _links_of(one: Explanation) -> list[str]:
 
 def _ids(value: JSON) -> list[int]:
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int)]
+
+
+ATTEMPTS_SHOWN = 50
+#: how many characters of an error and of a log are shown, from their ends; of the newest error more
+ATTEMPT_CHARS, NEWEST_CHARS = 4000, 20_000
+NOTE_CHARS = 300
+
+
+class Attempt(NamedTuple):
+    """An attempt as the page shows it. `error` and `log` are blocks without secrets; "" if there is none."""
+
+    number: int
+    cause: str
+    kind: str
+    note: str
+    when: list[str]
+    facts: list[Fact]
+    error: str
+    log: str
+
+
+def read_attempts(job_id: int) -> list[Any]:
+    """The newest ATTEMPTS_SHOWN and one more, newest first, with the ends of their texts as `tail` and `log_tail`."""
+    rows = JobAttempt.objects.using(load().database).filter(job_id=job_id).order_by("-id").defer("error", "log")
+    ends = rows.annotate(tail=Right("error", ATTEMPT_CHARS), log_tail=Right("log", ATTEMPT_CHARS))
+    return list(ends[: ATTEMPTS_SHOWN + 1])
+
+
+def panels(job: ShownJob, rows: Sequence[Any]) -> list[Attempt]:
+    """The attempts, newest first; the newest one with the whole error that the job has."""
+    return [
+        _panel(job, row, whole=place == 0 and ends_with_error_of(job, row))
+        for place, row in enumerate(rows[:ATTEMPTS_SHOWN])
+    ]
+
+
+def ends_with_error_of(job: ShownJob, row: Any) -> bool:
+    """Whether the last error of the job is that of this attempt."""
+    return bool(job.last_error) and job.last_error[-ATTEMPT_CHARS:] == row.tail
+
+
+def _panel(job: ShownJob, row: Any, *, whole: bool) -> Attempt:
+    text, chars = (job.last_error or "", NEWEST_CHARS) if whole else (row.tail or "", ATTEMPT_CHARS)
+    ran = None if row.started_at is None else max(0.0, (row.ended_at - row.started_at).total_seconds())
+    said = [
+        relative(row.ended_at, job.now),
+        "" if ran is None else gettext("ran %(time)s") % {"time": span(ran)},
+        plain(short_worker(row.worker or "")),
+    ]
+    return Attempt(
+        row.attempt,
+        str((CAUSES | REQUESTED).get(row.cause, plain(row.cause))),
+        "canceled" if row.cause in REQUESTED else "failed",
+        error_line(row.tail, read=ATTEMPT_CHARS, most=NOTE_CHARS) or NOTHING,
+        [one for one in said if one],
+        facts(
+            (label(JobAttempt, "started_at"), moment(row.started_at, job.now)),
+            (label(JobAttempt, "ended_at"), moment(row.ended_at, job.now)),
+            (label(JobAttempt, "worker"), plain(row.worker or "")),
+            (label(JobAttempt, "error_class"), plain(row.error_class)),
+        ),
+        end_of(text, chars),
+        end_of(row.log_tail or "", ATTEMPT_CHARS),
+    )
+
+
+def end_of(text: str, chars: int) -> str:
+    """The last `chars` characters as a block without secrets: the end of a traceback names the error."""
+    return masked_block(mask_tail(text[-chars:], chars)) if text else ""

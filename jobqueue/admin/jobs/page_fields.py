@@ -10,8 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.states import ShownJob
 from jobqueue.admin.page.addresses import address_of, link, list_address, page_address
-from jobqueue.admin.page.causes import CAUSES
 from jobqueue.admin.page.formatting import (
+    CAUSES,
     NOTHING,
     hint,
     label,

@@ -22,6 +22,7 @@ else:
 LABELS: dict[str, StrOrPromise] = {
     "ready": _("ready"),
     "scheduled": _("scheduled"),
+    "retrying": _("retries"),
     "held": _("held"),
     "running": _("running"),
     "expired": _("lease expired"),

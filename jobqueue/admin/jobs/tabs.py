@@ -119,13 +119,16 @@ def _counted(of_all: bool, most: int, using: str) -> Prepared:
 
 def _of_few_waiting(queue: str | None, using: str) -> dict[str, Number]:
     """Each of them is looked at."""
-    rows = _rows(queue, using).filter(status=_READY).values("run_at", "gate")[: readonly.COUNT_CAP]
-    found = rows.aggregate(**{state: Count("pk", filter=STATES[state].rest) for state in WAITING})
+    rows = _rows(queue, using).filter(status=_READY).values("run_at", "gate", "attempts")[: readonly.COUNT_CAP]
+    found = rows.aggregate(**{state: Count("pk", filter=STATES[state].rest) for state in (*WAITING, "retrying")})
     return {state: _number(count) for state, count in found.items()}
 
 
 def _of_many_waiting(queue: str | None, using: str, limit: TimeLimit) -> dict[str, Number]:
-    """By queue, gate and priority: an index has their jobs by the time at which they are due."""
+    """By queue, gate and priority: an index has their jobs by the time at which they are due.
+
+    Those that are retrying are not counted: no index tells them from others that are scheduled.
+    """
     names = queue_names(using=using, limit=QUEUES_COUNTED + 1) if queue is None else [queue]
     most = max(OF_A_QUEUE, readonly.COUNT_CAP // max(1, len(names)))
     live = count_live(names[:QUEUES_COUNTED], using, limit.check, most, only=WAITING).values()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
@@ -36,7 +36,6 @@ from jobqueue.admin.page.addresses import link
 from jobqueue.admin.page.charts import Range, Series, bars, ended_series, lines
 from jobqueue.admin.page.formatting import (
     NOTHING,
-    StrOrPromise,
     is_high,
     marked,
     number,
@@ -46,7 +45,7 @@ from jobqueue.admin.page.formatting import (
     task_cell,
 )
 from jobqueue.admin.page.navigation import SitePage
-from jobqueue.admin.page.tables import Column, Table, table_of
+from jobqueue.admin.page.tables import Column, Table, Tile, table_of
 from jobqueue.conf import load
 from jobqueue.stats.ends import Ends
 from jobqueue.stats.history import KINDS_MAX, Part
@@ -222,15 +221,6 @@ _FIGURES = (
 )
 
 
-class Tile(NamedTuple):
-    """A figure, with a note below it."""
-
-    word: StrOrPromise
-    figure: str
-    note: str
-    is_bad: bool = False
-
-
 def tiles(total: Ends, filters: Filters) -> list[Tile]:
     """The sums of the range."""
     dead = gettext("%(n)s failed for good") % {"n": number(total.dead)} if total.dead else ""
@@ -239,7 +229,12 @@ def tiles(total: Ends, filters: Filters) -> list[Tile]:
     at_a_time = gettext("%(n)s at a time on average") % {"n": number(busy)} if busy >= 0.01 else ""
     return [
         Tile(_("Ended"), number(total.ended), dead),
-        Tile(_("Failed runs"), _percent(total.error_rate), retried if total.retried else "", is_high(total.error_rate)),
+        Tile(
+            _("Failed runs"),
+            _percent(total.error_rate),
+            retried if total.retried else "",
+            kind="bad" if is_high(total.error_rate) else "",
+        ),
         Tile(_("Wait, median"), _time(total.wait_seconds(MEDIAN)), _most(total.wait_seconds(MOST))),
         Tile(_("Run time, median"), _time(total.run_seconds(MEDIAN)), _most(total.run_seconds(MOST))),
         Tile(_("Total run time"), span(total.run_us / 1e6), at_a_time),

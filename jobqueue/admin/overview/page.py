@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
@@ -25,14 +25,13 @@ from jobqueue.admin.page.formatting import (
     number,
     plain,
     relative,
-    short_class,
     short_worker,
     span,
     task_cell,
 )
 from jobqueue.admin.page.limited import TOGETHER_SECONDS
 from jobqueue.admin.page.readonly import capped
-from jobqueue.admin.page.tables import Column, Table, table_of
+from jobqueue.admin.page.tables import Column, Table, Tile, table_of
 from jobqueue.alarms import Alarm
 from jobqueue.conf import load
 from jobqueue.conf.alarms import LATE
@@ -158,16 +157,6 @@ _GATES: Mapping[int, StrOrPromise] = {
     FLOW_GATE: _("by limits"),
     PARENTS_GATE: _("by parents"),
 }
-
-
-class Tile(NamedTuple):
-    """`note` stands below the figure. `address`: "" if no list has what it counts. `kind`: "", "warn" or "bad"."""
-
-    word: StrOrPromise
-    figure: str
-    note: str
-    address: str
-    kind: str = ""
 
 
 def tiles(
@@ -344,7 +333,7 @@ _TIMES = (Column(_("Wait, p50 / p95"), is_number=True), Column(_("Run, p50 / p95
 _AVERAGES = (Column(_("Wait, mean / longest"), is_number=True), Column(_("Run, mean / longest"), is_number=True))
 _FAILING = (
     Column(_("Task")),
-    Column(_("Error")),
+    Column(_("Error"), is_message=True),
     Column(_("Attempts"), is_number=True),
     Column(_("Last")),
     Column(_("Go to")),
@@ -436,7 +425,7 @@ def _failing(one: Failing, now: datetime, may: Mapping[str, bool]) -> list[str]:
         links.append(link(address_of("redrive_new", fingerprint=one.fingerprint), gettext("Retry all")))
     return [
         task_cell(one.task or ""),
-        plain(one.message or short_class(one.error_class)) or NOTHING,
+        one.error or NOTHING,
         number(one.count),
         relative(one.last_seen, now),
         format_html_join(" ", '<span class="jobqueue-link">{}</span>', ((link,) for link in links)),

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from django.db.models.functions import Right
-
 from jobqueue.admin.page import cached
-from jobqueue.admin.page.formatting import error_note, short_class
+from jobqueue.admin.page.last_error import error_line, error_tail, message_of
 from jobqueue.alarms import Alarm, firing
 from jobqueue.alarms.reading import SILENT_SECONDS
 from jobqueue.db.clock import read_now
@@ -18,7 +16,6 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import held_jobs, state_of
 from jobqueue.maintenance.worker_rows import SILENT
-from jobqueue.masking import mask_tail
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.schedules.listing import late_names
 from jobqueue.stats.history import Part, QueueHistory, ended
@@ -34,8 +31,6 @@ READ_SECONDS, KEPT_SECONDS = 2.0, 2
 COUNTS_MAX, ENTRIES_MAX = (1000, 500, 250), 10_000
 #: the newest failed attempts that are looked at, how old they may be, and the failures that are shown
 ATTEMPTS_MAX, FAILING_FOR, FAILING_SHOWN = 1000, timedelta(hours=1), 8
-#: characters of the end of an error that are read, and of its message that are shown
-ERROR_CHARS, MESSAGE_CHARS = 500, 200
 #: workers that are looked at, silent ones that are named, and jobs of each of these that are counted
 WORKERS_MAX, SILENT_MAX, LEASES_MAX = 100_000, 50, 100
 #: schedules that are late are counted up to this
@@ -50,8 +45,7 @@ class Failing:
 
     fingerprint: str | None
     task: str | None
-    error_class: str
-    message: str  # the last line of the error of the sample, without secrets; "" if it has failed otherwise since
+    error: str  # the last line of the error of the sample
     count: int
     last_seen: datetime
     sample_job_id: int
@@ -147,24 +141,22 @@ def held_back(using: str, names: Sequence[str], *, more: bool) -> HeldBack:
 def failing(using: str) -> list[Failing]:
     """What fails now, by the newest ATTEMPTS_MAX failed attempts: the most frequent failures first."""
     since = read_now(using) - FAILING_FOR
-    rows = JobAttempt.objects.using(using).order_by("-id")
+    attempts = JobAttempt.objects.using(using).order_by("-id")
     columns = ("job_id", "fingerprint", "error_class", "cause", "ended_at")
     groups: dict[tuple[str | None, str], list[tuple[int, datetime]]] = {}
     with time_limit(READ_SECONDS, using=using):
-        for job_id, fingerprint, error_class, cause, ended_at in rows.values_list(*columns)[:ATTEMPTS_MAX]:
+        for job_id, fingerprint, error_class, cause, ended_at in attempts.values_list(*columns)[:ATTEMPTS_MAX]:
             if ended_at >= since and cause not in (JobAttempt.SNOOZED, JobAttempt.DISCARDED):
                 groups.setdefault((fingerprint, error_class), []).append((job_id, ended_at))
         largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:FAILING_SHOWN]
-        samples = [found[0][0] for _, found in largest]
-        ends = Job.objects.using(using).filter(pk__in=samples).annotate(tail=Right("last_error", ERROR_CHARS))
-        jobs = {job_id: (task, tail or "") for job_id, task, tail in ends.values_list("pk", "task", "tail")}
+        rows = Job.objects.using(using).filter(pk__in=[found[0][0] for _, found in largest])
+        ends = rows.annotate(tail=error_tail()).values_list("pk", "task", "tail")
+        jobs = {job_id: (task, error_line(tail)) for job_id, task, tail in ends}
     failures = []
     for (fingerprint, error_class), found in largest:
         job_id, last_seen = found[0]
-        task, tail = jobs.get(job_id, (None, ""))
-        note = error_note(mask_tail(tail, ERROR_CHARS))
-        message = note[:MESSAGE_CHARS] if note.startswith(short_class(error_class)) else ""
-        failures.append(Failing(fingerprint, task, error_class, message, len(found), last_seen, job_id))
+        task, line = jobs.get(job_id, (None, ""))
+        failures.append(Failing(fingerprint, task, message_of(error_class, line), len(found), last_seen, job_id))
     return failures
 
 

@@ -15,13 +15,15 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.conf.masking import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
+from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_text, mask_value, own_rules
-from jobqueue.models import FlowRule
+from jobqueue.models import FlowRule, JobAttempt
 from jobqueue.payload import JSON
 from jobqueue.validation import readable_key
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise as StrOrPromise
 else:
     StrOrPromise = str
+
 
 SHOWN_CHARS = 20_000
 #: what is read beyond the end of a text, for a secret that begins before it
@@ -109,12 +112,6 @@ def mode_badge(mode: str) -> str:
     return badge("expired" if mode else "running", str(FlowRule.Mode(mode).label))
 
 
-def last_line(text: str | None, limit: int = 120) -> str:
-    """The last line of an error without its secrets, which names the exception."""
-    lines = mask_text(text or "").strip().splitlines()
-    return plain(lines[-1], limit) if lines else NOTHING
-
-
 def hint(text: str, whole: str) -> str:
     """`text`, with `whole` as its hint if that says more."""
     return text if text == whole else format_html('<span title="{}">{}</span>', whole, text)
@@ -142,12 +139,6 @@ def short_task(name: str) -> str:
 def task_cell(task: str, limit: int = SHOWN_CHARS) -> str:
     """The app and the function of a task, with its whole name as a hint; a word for a job without a task."""
     return hint(plain(short_task(task), limit), plain(task)) if task else gettext("(handler)")
-
-
-def error_note(text: str) -> str:
-    """The last line of an error without its secrets, and without the module before the class of the exception."""
-    lines = mask_text(text).strip().splitlines()
-    return short_class(lines[-1]) if lines else ""
 
 
 def short_class(line: str) -> str:
@@ -263,3 +254,17 @@ def marked(rate: float | None, text: str) -> str:
     if not rate:
         return NOTHING
     return format_html('<strong class="jobqueue-high">{}</strong>', text) if is_high(rate) else text
+
+
+CAUSES: dict[str, StrOrPromise] = {
+    FailureCause.FORMAT: _("format"),
+    FailureCause.DEPENDENCY: _("dependency"),
+    FailureCause.DATA: _("data"),
+    FailureCause.RESOURCE: _("resource"),
+    FailureCause.LOST: _("lease lost"),
+    FailureCause.TIMEOUT: _("timeout"),
+    FailureCause.EXPIRED: _("expired"),
+    FailureCause.UNKNOWN: _("unknown"),
+}
+#: what an attempt may have besides
+REQUESTED: dict[str, StrOrPromise] = {JobAttempt.SNOOZED: _("snoozed"), JobAttempt.DISCARDED: _("discarded")}

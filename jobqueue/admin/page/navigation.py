@@ -71,6 +71,16 @@ def entries(request: HttpRequest) -> list[Entry]:
     return found
 
 
+def section_of(request: HttpRequest) -> str:
+    """The word in the bar of the page that is shown, or of the one above it; "" for lists that are not in the bar."""
+    site = site_of(request)
+    for page in _PAGES:
+        address = _address(site, page.url_name) if page.url_name != OVERVIEW else ""
+        if address and request.path.startswith(address):
+            return str(page.word)
+    return ""
+
+
 def site_of(request: HttpRequest) -> str:
     """The name of the admin site that serves a request."""
     return request.resolver_match.namespace if request.resolver_match else "admin"

@@ -16,8 +16,8 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.expressions import Combinable
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, reverse
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -30,6 +30,7 @@ from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.admin.page.history import LOOKED_AT, among_newest
 from jobqueue.admin.page.keyset import CURSOR, Keyset, Page
 from jobqueue.admin.page.limited import limited
+from jobqueue.admin.page.navigation import section_of
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow
 
@@ -240,6 +241,17 @@ class ReadOnlyAdmin(_ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return self.list_class
 
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """Run the action; return to the page of the row if the button on that page was used."""
+        chosen = check_selected(request)
+        response = super().response_action(request, queryset, *args, **kwargs)
+        if response is not None and "jobqueue_page" in request.POST and len(chosen) == 1:
+            page = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
+            return HttpResponseRedirect(reverse(page, args=chosen))
+        return response
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
     ) -> tuple[QuerySet[Model], bool]:
@@ -265,14 +277,14 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         # Django would ask to "select a job to view".
-        own = {"title": capfirst(str(self.opts.verbose_name_plural))}
+        own = {"title": self._section(request)}
         return super().changelist_view(request, own | (extra_context or {}))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The page of a row; its id stands in the breadcrumbs, and its title names it."""
-        own = {"row_name": self.row_name(object_id)}
+        own = {"row_name": self.row_name(object_id), "section": self._section(request)}
         return super().change_view(request, object_id, form_url, own | (extra_context or {}))
 
     def render_change_form(
@@ -302,9 +314,14 @@ class ReadOnlyAdmin(_ModelAdmin):
         own = {
             "title": gettext("Change history: %s") % name,
             "row_name": name,
+            "section": self._section(request),
             "note": gettext("Only the newest %(n)s changes of all rows are looked at.") % looked_at,
         }
         return super().history_view(request, object_id, own | (extra_context or {}))
+
+    def _section(self, request: HttpRequest) -> str:
+        """The name of the list: as in the bar, if it is there."""
+        return section_of(request) or capfirst(str(self.opts.verbose_name_plural))
 
     def row_name(self, object_id: object) -> str:
         """The row in titles and breadcrumbs, such as "job 5"."""

@@ -1,4 +1,4 @@
-"""Tables that become cards on narrow screens, and facts as names and values."""
+"""Tables that become cards on narrow screens, facts as names and values, and figures as tiles."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from django.template.loader import render_to_string
+from django.utils.text import capfirst
 
 from jobqueue.admin.page.formatting import NOTHING, StrOrPromise
 
 
 class Column(NamedTuple):
-    """A column. Numbers stand on the right."""
+    """A column. Numbers stand on the right; a message, such as that of an error, has a line of its own on a card."""
 
     title: StrOrPromise
     is_number: bool = False
+    is_message: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its class of CSS, or none."""
+        return "jobqueue-number" if self.is_number else "jobqueue-message" if self.is_message else ""
 
 
 class Cell(NamedTuple):
@@ -22,7 +29,7 @@ class Cell(NamedTuple):
 
     text: object
     title: StrOrPromise
-    is_number: bool
+    kind: str
 
 
 class Table(NamedTuple):
@@ -35,10 +42,9 @@ class Table(NamedTuple):
 def table_of(columns: Iterable[Column | StrOrPromise], rows: Iterable[Sequence[object]]) -> Table:
     """A table of rows that have a text for each column, in the active language."""
     # Each title is translated once, not for each row.
-    titled = [Column(str(one.title), one.is_number) if isinstance(one, Column) else Column(str(one)) for one in columns]
-    cells = [
-        [Cell(text, column.title, column.is_number) for text, column in zip(row, titled, strict=True)] for row in rows
-    ]
+    given = [one if isinstance(one, Column) else Column(one) for one in columns]
+    titled = [one._replace(title=capfirst(str(one.title))) for one in given]
+    cells = [[Cell(text, column.title, column.kind) for text, column in zip(row, titled, strict=True)] for row in rows]
     return Table(titled, cells)
 
 
@@ -61,3 +67,16 @@ def facts(*pairs: tuple[StrOrPromise, object]) -> list[Fact]:
         for title, value in pairs
         if value is not None and value not in ("", NOTHING)
     ]
+
+
+class Tile(NamedTuple):
+    """A figure as the template tiles.html shows it. `note` stands below it.
+
+    `address`: "" if no list has what it counts. `kind`: "", "warn" or "bad".
+    """
+
+    word: StrOrPromise
+    figure: str
+    note: str
+    address: str = ""
+    kind: str = ""

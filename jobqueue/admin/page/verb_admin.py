@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import Error
 from django.db.models import Model, QuerySet
-from django.db.models.functions import Right
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import StrOrPromise
+from jobqueue.admin.page.formatting import StrOrPromise, relative
 from jobqueue.admin.page.history import log_entry
-from jobqueue.admin.page.readonly import NewestFirst, ReadOnlyAdmin, check_selected
+from jobqueue.admin.page.last_error import error_tail
+from jobqueue.admin.page.readonly import NewestFirst, ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy
 
 LOG_BATCH = 100
-ERROR_TAIL_CHARS = 500
 
 
 class VerbList(NewestFirst):
@@ -34,7 +33,7 @@ class VerbList(NewestFirst):
     def shown(self, rows: QuerySet[Model]) -> QuerySet[Model]:
         """`rows` with the columns that the list needs."""
         few = rows.defer(*self.model_admin.list_defer)
-        found: QuerySet[Model] = few.annotate(error_tail=Right("last_error", ERROR_TAIL_CHARS))
+        found: QuerySet[Model] = few.annotate(error_tail=error_tail())
         return found
 
 
@@ -122,17 +121,6 @@ class VerbAdmin(ReadOnlyAdmin):
         context["verbs"] = [(name, self.button_label(name, row)) for name in verbs if name in context["permitted"]]
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Model], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Run the action; return to the page of the row if the button on that page was used."""
-        chosen = check_selected(request)
-        response = super().response_action(request, queryset, *args, **kwargs)
-        if response is not None and "jobqueue_page" in request.POST and len(chosen) == 1:
-            page = f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change"
-            return HttpResponseRedirect(reverse(page, args=chosen))
-        return response
-
     def log_verb(self, request: HttpRequest, changed: Sequence[tuple[int, str]]) -> None:
         """Record in Django's history which rows this user changed, each with a text."""
         entries = [
@@ -188,6 +176,27 @@ def apply(
         said.append(gettext("Nothing was changed: the rows that you chose are no longer in this list."))
     if said:
         model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
+
+
+class RunAdmin(ReadOnlyAdmin):
+    """Recorded runs over many jobs. One that is under way is stopped in the list, or on its page."""
+
+    def may_stop(self, request: HttpRequest, run: Any) -> bool:
+        """Whether this user may stop this run."""
+        raise NotImplementedError
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show the button "Stop" while the run is under way."""
+        run = context.get("original")
+        if run is not None and run.ended_at is None and self.may_stop(request, run):
+            context["verbs"] = [("stop", gettext("Stop"))]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @admin.display(description=_("recorded"))
+    def begun(self, run: Any) -> str:
+        return relative(run.created_at, run.now)
 
 
 def stop_each(

@@ -24,7 +24,15 @@ from jobqueue.admin.page.formatting import NOTHING, plain, span, stacked
 from jobqueue.admin.page.history import log_entry, recent
 from jobqueue.admin.page.tables import table_of
 from jobqueue.admin.queues.forms import LimitForm, ReasonForm, tried
-from jobqueue.admin.queues.rows import NAME_CHARS, breaker_cells, breaker_page, limit_texts, mode_cell, queue_page
+from jobqueue.admin.queues.rows import (
+    NAME_CHARS,
+    breaker_cells,
+    breaker_page,
+    count_cell,
+    limit_texts,
+    mode_cell,
+    queue_page,
+)
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -175,7 +183,7 @@ def _show(
         "place": place,
         "queue_page": queue_page(place.queue),
         "queue_name": plain(place.queue, NAME_CHARS),
-        "facts": list(_facts(state, now)),
+        "facts": list(_facts(state, now, links=request.user.has_perm("jobqueue.view_job"))),
         "reasons": reasons if may["pause"] else None,
         "can_drain": place.task is None,
         "can_resume": may["resume"] and bool(state.mode),
@@ -200,11 +208,11 @@ def _title(place: Place) -> str:
     return gettext("Task %(task)s in queue %(queue)s") % names if place.task else gettext("Queue %(queue)s") % names
 
 
-def _facts(state: QueueState, now: Any) -> Iterable[tuple[str, str]]:
+def _facts(state: QueueState, now: Any, *, links: bool) -> Iterable[tuple[str, str]]:
     yield gettext("state"), mode_cell(state, now)
     if state.task is None:
         for name in COUNTS:
-            yield str(LABELS[name]), wording.count_text(getattr(state, name))
+            yield str(LABELS[name]), count_cell(state, name, links=links)
         yield gettext("oldest ready job"), span(state.oldest_age_seconds) if state.oldest_age_seconds else NOTHING
     for name, title in (("concurrency", gettext("concurrency")), ("rate", gettext("rate"))):
         text, origin = limit_texts(state, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -16,9 +15,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import id_of
-from jobqueue.admin.page.formatting import StrOrPromise
 from jobqueue.admin.page.readonly import ReadOnlyAdmin
-from jobqueue.admin.page.tables import Table, table_of
+from jobqueue.admin.page.tables import table_of
 from jobqueue.admin.queues import rows
 from jobqueue.admin.queues.page import breaker_view, place_view
 from jobqueue.admin.queues.rows import breaker_cells, queue_cells, queue_page
@@ -82,7 +80,7 @@ class QueueAdmin(ReadOnlyAdmin):
             "query": query,
             "page": page,
             "is_searchable": len(known) > 1,
-            "table": _table(HEAD, [queue_cells(state, now, links=links) for state in states]),
+            "table": table_of(HEAD, [queue_cells(state, now, links=links) for state in states]),
             "notes": [gettext("Counts stop at %(n)d.") % {"n": rows.COUNT_MAX}] if is_capped else [],
             **self._breakers(request),
             **(extra_context or {}),
@@ -96,7 +94,7 @@ class QueueAdmin(ReadOnlyAdmin):
         using = load().database
         now, found = read_now(using), breaker_facts(using=using)
         shown = [breaker_cells(facts, now) for facts in found[:BREAKERS_SHOWN]]
-        return {"breakers": _table(BREAKER_HEAD, shown), "more_breakers": len(found) - len(shown)}
+        return {"breakers": table_of(BREAKER_HEAD, shown), "more_breakers": len(found) - len(shown)}
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
         """The page of a queue, or of a task in it."""
@@ -126,7 +124,3 @@ class QueueAdmin(ReadOnlyAdmin):
         number = id_of(str(object_id))
         row = None if number is None else FlowRule.objects.using(load().database).filter(pk=number).first()
         return super().row_name(object_id) if row is None else str(row)
-
-
-def _table(titles: Sequence[StrOrPromise], rows: Sequence[Sequence[str]]) -> Table:
-    return table_of([capfirst(str(title)) for title in titles], rows)

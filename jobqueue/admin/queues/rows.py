@@ -40,9 +40,9 @@ def queue_cells(state: QueueState, now: datetime, *, links: bool) -> list[str]:
     return [
         _name(state),
         mode_cell(state, now),
-        stacked(_count(state, "ready", links=links), most) if state.task is None else "",
+        stacked(count_cell(state, "ready", COUNT_MAX, links=links), most) if state.task is None else "",
         span(state.oldest_age_seconds) if state.oldest_age_seconds else "",
-        *(_count(state, name, links=links) for name in COUNTS if name != "ready"),
+        *(count_cell(state, name, COUNT_MAX, links=links) for name in COUNTS if name != "ready"),
         stacked(*limit_texts(state, "concurrency")),
         stacked(*limit_texts(state, "rate")),
     ]
@@ -127,12 +127,12 @@ def _link(name: str, page: Callable[[str], str], check: Callable[[object], objec
     return link(page(name), plain(name, NAME_CHARS))
 
 
-def _count(state: QueueState, name: str, *, links: bool) -> str:
-    """How many jobs of the queue are in a state; "" for a task."""
+def count_cell(state: QueueState, name: str, most: int | None = None, *, links: bool) -> str:
+    """How many jobs of the queue are in a state, counted up to `most`, with `links` as a link; "" for a task."""
     count = getattr(state, name)
     if count is None:
         return ""
-    text = count_text(count, COUNT_MAX)
+    text = count_text(count, most)
     return link(list_address("job", queue=state.queue, state=name), text) if links and count else text
 
 

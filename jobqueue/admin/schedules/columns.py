@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.jobs.states import state_label
+from jobqueue.admin.jobs.states import state_of as state_of_job
 from jobqueue.admin.page.formatting import (
     NOTHING,
     StrOrPromise,
@@ -26,15 +28,18 @@ from jobqueue.admin.page.formatting import (
     pretty,
     relative,
     short_task,
+    span,
     stacked,
     stamp,
 )
+from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import Facts
 from jobqueue.admin.page.tables import table_html
 from jobqueue.admin.schedules.form import MISSED_WORDS, OVERLAP_WORDS, UNREADABLE, definition_of, duration
 from jobqueue.conf import load
+from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.exceptions import InvalidValue, WrongSettings
-from jobqueue.models import Schedule, ScheduleTick, ScheduleVersion
+from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules.definitions import Definition, from_json
 from jobqueue.schedules.listing import arguments_of, is_late
 from jobqueue.schedules.timing import Timing, zone_of
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
 else:
     ShownSchedule = Schedule
 
+_RESULT_COLUMNS = ("status", "gate", "run_at", "lock_until", "cancel_requested_at", "last_started_at", "finished_at")
 NEXT_SHOWN, TICKS_SHOWN = 5, 20
 LIST_CHARS, REASON_CHARS = 80, 200
 WORDS: dict[str, StrOrPromise] = {"enabled": _("enabled"), "disabled": _("disabled"), "retired": _("retired")}
@@ -143,24 +149,28 @@ class ScheduleColumns:
 
     @admin.display(description=_("last tick"))
     def last_tick(self, row: ShownSchedule) -> str:
-        """When, and below it a link to its job."""
-        if row.last_tick_at is None:
+        return ago(row.last_tick_at, row.now)
+
+    @admin.display(description=_("last job"))
+    def last_result(self, row: ShownSchedule) -> str:
+        """A link to the job of the last tick, and how it ended: for those who may see jobs."""
+        results: dict[int, str] = getattr(row, "results", {})
+        if row.last_job_id is None:
             return NOTHING
-        job = format_html("{} {}", gettext("job"), job_link(row.last_job_id)) if row.last_job_id else ""
-        return stacked(ago(row.last_tick_at, row.now), job)
+        return format_html("{} {}", job_link(row.last_job_id), results.get(row.last_job_id, ""))
 
     @admin.display(description=_("state"))
     def state(self, row: ShownSchedule) -> str:
-        """The state; below it why it is disabled, whether it is late, and whether the code says the same."""
+        """The state; below it why it is disabled, and whether the code says the same."""
         state = state_of(row)
         notes = [plain(row.reason, REASON_CHARS)] if row.reason and not row.enabled else []
-        if is_late(row, row.now):
-            notes.append(gettext("late: no worker fires it"))
         if by_hand(row):
             notes.append(gettext("changed by hand"))
         if differs(row):
             notes.append(gettext("the code differs"))
-        return stacked(badge(_BADGES[state], str(WORDS[state])), format_html_join("; ", "{}", ((n,) for n in notes)))
+        late = gettext("late: no worker fires it") if is_late(row, row.now) else ""
+        shown = badge("expired", late) if late else badge(_BADGES[state], str(WORDS[state]))
+        return stacked(shown, format_html_join("; ", "{}", ((note,) for note in notes)))
 
     @admin.display(description=_("source"))
     def origin(self, row: Schedule) -> str:
@@ -205,19 +215,51 @@ class ScheduleColumns:
 
     @admin.display(description=_("last ticks"))
     def last_ticks(self, row: Schedule) -> str:
-        """The newest TICKS_SHOWN ticks that were decided, newest first."""
-        ticks = ScheduleTick.objects.using(load().database).filter(schedule_id=row.pk).order_by("-tick_at")
+        """The newest TICKS_SHOWN ticks that were decided, newest first, each with the result of its job."""
+        using = load().database
+        ticks = ScheduleTick.objects.using(using).filter(schedule_id=row.pk).order_by("-tick_at")
+        shown = list(ticks[:TICKS_SHOWN])
+        jobs = [tick.job_id for tick in shown if tick.job_id is not None]
+        results = results_of(jobs, using) if getattr(row, "shows_jobs", False) else {}
         zone = {"zone": timezone.get_current_timezone_name()}
-        when = (gettext("tick (%(zone)s)") % zone, gettext("decided (%(zone)s)") % zone)
-        titles = (when[0], gettext("outcome"), gettext("ticks"), gettext("job"), when[1])
-        rows = [_cells(tick) for tick in ticks[:TICKS_SHOWN]]
-        return table_html(titles, rows) if rows else NOTHING
+        titles = (
+            gettext("tick (%(zone)s)") % zone,
+            gettext("outcome"),
+            gettext("ticks"),
+            gettext("job"),
+            gettext("result"),
+            gettext("decided (%(zone)s)") % zone,
+        )
+        return table_html(titles, [_cells(tick, results) for tick in shown]) if shown else NOTHING
 
 
-def _cells(tick: ScheduleTick) -> tuple[object, ...]:
+def _cells(tick: ScheduleTick, results: Mapping[int, str]) -> tuple[object, ...]:
     outcome = badge(_TICK_BADGES.get(tick.outcome, "canceled"), plain(tick.get_outcome_display()))
-    job = job_link(tick.job_id) if tick.job_id else NOTHING
-    return stamp(tick.tick_at), outcome, tick.ticks, job, stamp(tick.created_at)
+    job, result = NOTHING, NOTHING
+    if tick.job_id is not None:
+        job, result = job_link(tick.job_id), results.get(tick.job_id, NOTHING)
+    return stamp(tick.tick_at), outcome, tick.ticks, job, result, stamp(tick.created_at)
+
+
+def results_of(job_ids: Collection[int], using: str) -> dict[int, str]:
+    """The state of each of these jobs that is there; below it how long it ran, or its last error.
+
+    One statement, by the key.
+    """
+    if not job_ids:
+        return {}
+    rows = Job.objects.using(using).filter(pk__in=job_ids).only(*_RESULT_COLUMNS)
+    return {job.pk: _result(job) for job in rows.annotate(now=Selected(UtcNow()), error_tail=error_tail())}
+
+
+def _result(job: Any) -> str:
+    note = ""
+    if job.status == Job.Status.DONE and job.last_started_at is not None and job.finished_at is not None:
+        ran = max(0.0, (job.finished_at - job.last_started_at).total_seconds())
+        note = gettext("ran %(time)s") % {"time": span(ran)}
+    elif job.status != Job.Status.DONE:
+        note = error_line(job.error_tail)
+    return stacked(badge(state_of_job(job), state_label(job)), note)
 
 
 def _version(row: Any) -> str:

@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue import schedules
 from jobqueue.admin.page.formatting import plain
-from jobqueue.admin.page.readonly import ConditionFilter
+from jobqueue.admin.page.readonly import ConditionFilter, NewestFirst
 from jobqueue.admin.page.verb_admin import VerbAdmin, apply, needs
-from jobqueue.admin.schedules.columns import WORDS, ScheduleColumns, state_of, to_take_back
+from jobqueue.admin.schedules.columns import WORDS, ScheduleColumns, results_of, state_of, to_take_back
 from jobqueue.admin.schedules.form import ARGUMENTS, TERMS, ScheduleForm
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
@@ -163,12 +163,27 @@ class SourceFilter(ConditionFilter):
     conditions = {str(source): {"source": source} for source in Schedule.Source}
 
 
+class ScheduleList(NewestFirst):
+    """The list, with the results of the last jobs as `results`, for those who may see jobs."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows: Any = list(self.result_list)
+        if request.user.has_perm("jobqueue.view_job"):
+            ids = [row.last_job_id for row in rows if row.last_job_id is not None]
+            results = results_of(ids, load().database)
+            for row in rows:
+                row.results = results
+        self.result_list = rows
+
+
 @admin.register(Schedule)
 class ScheduleAdmin(ScheduleColumns, VerbAdmin):
     """Schedules. Unlike jobs they may be added and changed here, by schedules.editing."""
 
     form = ScheduleForm
-    list_display = ("schedule_name", "words", "task_short", "next_tick", "last_tick", "state")
+    list_display = ("schedule_name", "words", "task_short", "next_tick", "last_tick", "last_result", "state")
+    list_class = ScheduleList
     list_display_links = ("schedule_name",)
     list_filter = (StateFilter, SourceFilter)
     order = ("name", "pk")
@@ -185,6 +200,14 @@ class ScheduleAdmin(ScheduleColumns, VerbAdmin):
     }
     state_words = WORDS
     has_run_permission = needs("run_schedule")
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Model | None:
+        """The schedule; for users who may see jobs its page shows the results of its jobs."""
+        row: Any = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.shows_jobs = request.user.has_perm("jobqueue.view_job")
+        found: Model | None = row
+        return found
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("jobqueue.add_schedule")

@@ -10,6 +10,7 @@ from django.apps import apps
 from django.utils.autoreload import StatReloader
 
 from jobqueue.tasks import registry
+from jobqueue.worker.shared.processes import rss_bytes
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot
 from jobqueue.worker.shared.worker_options import Options
 
@@ -42,7 +43,7 @@ class Recycling:
         if self._until is not None and time.monotonic() >= self._until:
             return Exit.RECYCLE_TIME
         # A child that is too large from the start runs a job first, or its successors would do no work at all.
-        if self._rss_bytes_max is not None and ended and rss_bytes() > self._rss_bytes_max:
+        if self._rss_bytes_max is not None and ended and rss_bytes(os.getpid()) > self._rss_bytes_max:
             return Exit.RECYCLE
         if self._hung:
             return Exit.RECYCLE_RELAY
@@ -79,12 +80,3 @@ def _mtime(path: str) -> float | None:
         return os.stat(path).st_mtime
     except OSError:
         return None
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process; 0 without /proc."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0

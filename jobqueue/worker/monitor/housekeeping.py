@@ -26,6 +26,7 @@ from jobqueue.worker.monitor.gate_opener import GateOpener
 from jobqueue.worker.monitor.preflight import UNSERVED_SECONDS, warn_unserved
 from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.counters import RetryTotal, retry_totals
+from jobqueue.worker.shared.processes import rss_bytes
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
@@ -73,6 +74,8 @@ class Housekeeping:
         self._reaped, self._running = Reaped(), set[str]()
         #: by index of the child: its name, and the counts as they were last written
         self._retries: dict[int, tuple[str, list[RetryTotal]]] = {}
+        #: by index of the child: its name, and its memory as it was last written
+        self._memory: dict[int, tuple[str, int]] = {}
         one_writer = fault_vendor(self._using).single_writer
         self._batch = BATCH_OF_ONE_WRITER if one_writer else BATCH
         self._between_seconds = BETWEEN_WRITERS_SECONDS if one_writer else STEP_SECONDS
@@ -155,8 +158,17 @@ class Housekeeping:
             if found and (name, found) != self._retries.get(index):
                 worker_rows.note_retries(name, [total.shown() for total in found], using=self._using)
                 self._retries[index] = name, found
+            self._note_memory(index, name)
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
+
+    def _note_memory(self, index: int, name: str) -> None:
+        """Write the memory of a child if it has changed by a tenth: most heartbeats write none."""
+        size = rss_bytes(int(self._scoreboard.slots[index].pid))
+        before, written = self._memory.get(index, ("", 0))
+        if size and (name != before or abs(size - written) > written / 10):
+            worker_rows.note_memory(name, size, using=self._using)
+            self._memory[index] = name, size
 
     def report_troubles(self) -> None:
         """Write what the host is short of, slow commits, and which children claim nothing although work is due."""

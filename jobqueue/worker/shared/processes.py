@@ -130,6 +130,15 @@ def pid_exists(pid: int) -> bool:
         return True
 
 
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 without /proc, and if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def print_at_sigquit(on_signal: Callable[[int], None] | None = None) -> None:
     """From now on SIGQUIT prints the stack of every thread. Call once, in the main thread.
 

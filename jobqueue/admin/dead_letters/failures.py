@@ -1,8 +1,10 @@
-"""Notes on failures of one kind: the list of them, the page that writes one, and the note in columns of other pages."""
+"""Failures of one kind: dead letters in groups of them as a table, and notes: their list, page and cells."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -15,11 +17,26 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import dead_letters
-from jobqueue.admin.page.addresses import link, page_address
-from jobqueue.admin.page.formatting import NOTHING, block, hint, moment_of, name_of, plain, same_failure
+from jobqueue.admin.page.addresses import address_of, link, page_address
+from jobqueue.admin.page.formatting import (
+    CAUSES,
+    NOTHING,
+    block,
+    hint,
+    moment_of,
+    name_of,
+    number,
+    plain,
+    relative,
+    same_failure,
+    task_cell,
+)
+from jobqueue.admin.page.last_error import error_lines, message_of
 from jobqueue.admin.page.readonly import Facts, NewestFirst, ReadOnlyAdmin
+from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
+from jobqueue.dead_letters import DeadLetters
 from jobqueue.dead_letters.noting import NOTE_CHARS, notes_on
 from jobqueue.masking import mask_text
 from jobqueue.models import FailureNote
@@ -32,6 +49,7 @@ if TYPE_CHECKING:
     _NoteForm = forms.ModelForm[Any]
 else:
     _NoteForm = forms.ModelForm
+
 
 LIST_CHARS, HINT_CHARS = 120, 500
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -136,3 +154,49 @@ class FailureNoteAdmin(ReadOnlyAdmin):
     def jobs(self, row: ShownNote) -> str:
         """The fingerprint, as a link to the jobs."""
         return same_failure(row.fingerprint)
+
+
+def failure_table(groups: Sequence[DeadLetters], now: datetime, request: HttpRequest, *, redrives: bool) -> Table:
+    """Dead letters in groups of the same failure, each with the error of its newest job.
+
+    With `redrives`, the last column leads to the page that retries the whole group.
+    """
+    errors = error_lines([one.sample_job_id for one in groups], load().database)
+    columns = (*_COLUMNS, Column(_("redrive"))) if redrives else _COLUMNS
+    rows = []
+    for one in groups:
+        own = _cells(one, errors.get(one.sample_job_id, ""), now)
+        more = [_redrive_of(one)] if redrives else []
+        rows.append((*own, note_cell(one.fingerprint, one.note, request), *more))
+    return table_of(columns, rows)
+
+
+_COLUMNS = (
+    Column(_("task")),
+    Column(_("error"), is_message=True),
+    Column(_("jobs"), is_number=True),
+    Column(_("cause")),
+    Column(_("first seen")),
+    Column(_("last seen")),
+    Column(_("fingerprint of the failure")),
+    Column(_("note")),
+)
+
+
+def _cells(one: DeadLetters, line: str, now: datetime) -> tuple[object, ...]:
+    error = message_of(one.error_class, line) or NOTHING
+    return (
+        task_cell(one.task or ""),
+        link(page_address("job", one.sample_job_id), error),
+        number(one.count),
+        CAUSES.get(one.cause or "", plain(one.cause or NOTHING)),
+        relative(one.first_seen, now) if one.first_seen else NOTHING,
+        relative(one.last_seen, now) if one.last_seen else NOTHING,
+        same_failure(one.fingerprint) if one.fingerprint else NOTHING,
+    )
+
+
+def _redrive_of(one: DeadLetters) -> str:
+    if not one.fingerprint:
+        return NOTHING
+    return link(address_of("redrive_new", fingerprint=one.fingerprint), gettext("Retry all"))
