@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.failures.known import classes
+from jobqueue.failures.causes import classes
 from jobqueue.validation import signature_of
 
 

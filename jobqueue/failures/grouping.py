@@ -8,7 +8,7 @@ import sysconfig
 from types import FrameType, TracebackType
 
 from jobqueue.exceptions import HardTimeout, JobExpired, JobLost
-from jobqueue.failures.known import class_path, driver_code
+from jobqueue.failures.causes import class_path, driver_code
 from jobqueue.failures.text import PACKAGE, message
 
 #: the length of a fingerprint: 64 bits as hexadecimal digits

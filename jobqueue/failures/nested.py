@@ -11,7 +11,7 @@ from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from jobqueue.failures.known import class_path
+from jobqueue.failures.causes import class_path
 
 # Through the base class: a subclass may have properties of these names, which raise.
 _CAUSE, _CONTEXT = BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"]

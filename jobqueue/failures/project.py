@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.failures.vocabulary import FailureCause
+from jobqueue.failures.codes import FailureCause
 from jobqueue.validation import did_you_mean
 
 #: causes that a project may give; the others say what happened to the run, not what was raised in it

@@ -31,7 +31,7 @@ FAILURES = [
     ),
     mutant(
         "a lock wait and a deadlock of MySQL are errors of the data, and are not retried",
-        "failures/database.py",
+        "failures/codes.py",
         "_MYSQL_RESOURCE",
         "1205, 1213, 1206, 1020",
         "1206, 1020",
@@ -39,7 +39,7 @@ FAILURES = [
     ),
     mutant(
         "the beginning of an SQLSTATE wins over the whole of it",
-        "failures/database.py",
+        "failures/codes.py",
         "_by_sqlstate",
         "range(len(state), 1, -1)",
         "range(2, len(state) + 1)",
@@ -47,7 +47,7 @@ FAILURES = [
     ),
     mutant(
         "each command that fails counts as one that was killed",
-        "failures/system.py",
+        "failures/codes.py",
         "by_exit_status",
         "status < 0",
         "status != 0",
@@ -79,7 +79,7 @@ FAILURES = [
     ),
     mutant(
         "the rules of elasticsearch name a module that its classes do not have",
-        "failures/known.py",
+        "failures/causes.py",
         "RULES",
         '"elasticsearch.ApiError",',
         "",
@@ -87,7 +87,7 @@ FAILURES = [
     ),
     mutant(
         "AWS is asked too often in a code that does not begin with that word",
-        "failures/services.py",
+        "failures/codes.py",
         "by_aws",
         "_AWS_THROTTLED in code",
         "code.startswith(_AWS_THROTTLED)",
@@ -95,7 +95,7 @@ FAILURES = [
     ),
     mutant(
         "keys that are there already in a bulk of MongoDB count as a service that is down",
-        "failures/services.py",
+        "failures/codes.py",
         "by_mongo",
         "if writes else",
         "if not writes else",
