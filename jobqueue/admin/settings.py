@@ -39,7 +39,7 @@ from jobqueue.db.clock import SKEW_SECONDS, compare_clocks
 from jobqueue.doctor import Finding, Level
 from jobqueue.doctor.examination import Examination, run_checks
 from jobqueue.failures.dependencies import DependencySettings
-from jobqueue.masking.urls import HIDDEN, hide_database, hide_place, hide_route, hide_url
+from jobqueue.masking import HIDDEN, hide_database, hide_place, hide_route, hide_url
 
 if TYPE_CHECKING:
     Facts = list[tuple[StrOrPromise, str]]
