@@ -21,7 +21,7 @@ from django.db.migrations.exceptions import BadMigrationError, NodeNotFoundError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
-from jobqueue.alarms.recipients import alarm_problems
+from jobqueue.alarms.delivery import alarm_problems
 from jobqueue.conf.known_tasks import having
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now

@@ -9,8 +9,8 @@ from typing import Any
 
 from jobqueue.alarms import Alarm, firing
 from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms.delivery import facts
 from jobqueue.alarms.looking import is_stale, last_look_seconds
-from jobqueue.alarms.recipients import facts
 from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.conf import load
 from jobqueue.durations import format_seconds

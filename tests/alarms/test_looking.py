@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from jobqueue import alarms
-from jobqueue.alarms import looking, reading
+from jobqueue.alarms import looking
 from jobqueue.alarms.alarm import alarm_of
-from jobqueue.alarms.looking import Looked, end_unwatched, last_look_seconds, look
-from jobqueue.alarms.reading import SILENT_SECONDS
+from jobqueue.alarms.looking import SILENT_SECONDS, Looked, end_unwatched, last_look_seconds, look
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.maintenance import cleaner, worker_rows
@@ -331,8 +330,8 @@ def test_a_share_of_errors_of_a_few_runs_is_no_alarm(settings):
     settings.JOBQUEUE = {"ALARMS": {"q": {"error_rate": 0.2}}}
     now = read_now("default").replace(second=0, microsecond=0)
     row = QueueStat.objects.create(id=b"a" * 16, queue="q", span=QueueStat.Span.PROCESS, begins_at=now, retried=9)
-    (figure,) = reading.read(load(), [], using="default")
+    (figure,) = looking.read(load(), [], using="default")
     assert figure.value == 0.0
     QueueStat.objects.filter(pk=row.pk).update(done=1)
-    (figure,) = reading.read(load(), [], using="default")
+    (figure,) = looking.read(load(), [], using="default")
     assert figure.value == pytest.approx(0.9)

@@ -12,7 +12,7 @@ from django.db.models.functions import Right
 from jobqueue.admin.page import cached
 from jobqueue.admin.page.formatting import error_note, short_class
 from jobqueue.alarms import Alarm, firing
-from jobqueue.alarms.reading import SILENT_SECONDS
+from jobqueue.alarms.looking import SILENT_SECONDS
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from django.db import Error
 
-from jobqueue.alarms import watch as alarm_watch
+from jobqueue.alarms import looking
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
@@ -125,7 +125,7 @@ class Chores:
     ) -> None:
         self.using, self._turn, self._step_seconds = using, turn or nullcontext(), step_seconds
         self.gate_sweep = gate_sweep.GateSweep(workers=running_workers)
-        self.alarm_watch = alarm_watch.AlarmWatch(dispatch)
+        self.alarm_watch = looking.AlarmWatch(dispatch)
         self.table = [
             *self._sweeps(in_trouble),
             *self._recorded_runs(batch),
@@ -192,7 +192,7 @@ class Chores:
         look = self.alarm_watch.run_once
         yield Chore(
             "alarms",
-            alarm_watch.INTERVAL_SECONDS,
+            looking.INTERVAL_SECONDS,
             lambda settings, *, using, seconds: look(settings, using=using),
             look,
             first_seconds=(0.0, 1.0),

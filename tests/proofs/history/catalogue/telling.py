@@ -278,7 +278,7 @@ EXPLAIN = [
 ALARMS = [
     mutant(
         "an alarm names nobody",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "_counted",
         "tuple(names[:ABOUT_MAX])",
         "()",
@@ -294,7 +294,7 @@ ALARMS = [
     ),
     mutant(
         "one look at the threshold begins an alarm",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "LOOKS",
         "LOOKS = 2",
         "LOOKS = 1",
@@ -302,7 +302,7 @@ ALARMS = [
     ),
     mutant(
         "looks that are hours apart count as two in a row",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "after_look",
         "before.looks if in_a_row else 0",
         "before.looks",
@@ -310,7 +310,7 @@ ALARMS = [
     ),
     mutant(
         "an alarm of a minimum ends below it",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "is_over",
         "value > END_ABOVE * threshold if name in MINIMA",
         "value < END_ABOVE * threshold if name in MINIMA",
@@ -358,7 +358,7 @@ ALARMS = [
     ),
     mutant(
         "a webhook that answers 500 counts as told",
-        "alarms/recipients.py",
+        "alarms/delivery.py",
         "_opener",
         "HTTPSHandler, HTTPErrorProcessor, _NoRedirects)",
         "HTTPSHandler, _NoRedirects)",
@@ -366,7 +366,7 @@ ALARMS = [
     ),
     mutant(
         "the share of errors of one run is an alarm",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "_of_queues",
         "_runs(stats.queue, using) < RUNS_MIN",
         "_runs(stats.queue, using) < 0",
@@ -506,7 +506,7 @@ MASKING = [
     ),
     mutant(
         "mails and webhooks of alarms show the secret in a name",
-        "alarms/recipients.py",
+        "alarms/delivery.py",
         "facts",
         "mask_text(alarm.queue)",
         "alarm.queue",
