@@ -16,18 +16,13 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.sessions import ping
 from jobqueue.db.time_limit import time_limit
-from jobqueue.doctor import server, settings, tables, work, workers
+from jobqueue.doctor import server, tables, work
 from jobqueue.doctor.finding import Check, Finding, Level, Need, check, report
 from jobqueue.exceptions import NotSupported
 from jobqueue.models import Job
 
 #: those of a file in its order; what all jobs need comes first
-CHECKS = [
-    found
-    for file in (settings, server, tables, workers, work)
-    for found in vars(file).values()
-    if isinstance(found, Check)
-]
+CHECKS = [found for file in (server, tables, work) for found in vars(file).values() if isinstance(found, Check)]
 _ORDER = list(Level)
 #: how long each SELECT of a check may take; and, once one has taken so long, those of the other checks. Something is
 #: locked, perhaps, of which the server does not tell who holds it.
