@@ -210,8 +210,8 @@ def _prune(
             break
     if shows and done.total:
         sys.stderr.write("\r")
-    for cleaner in CLEANERS if _is_of_all(given) and done.complete else ():
-        done.rows[cleaner.name] = cleaner.run_once(load(), using=using, seconds=OTHER_SECONDS).total()
+    for name, cleaner in CLEANERS.items() if _is_of_all(given) and done.complete else ():
+        done.rows[name] = cleaner.run_once(load(), using=using, seconds=OTHER_SECONDS).total()
 
 
 def _told(found: _Counts, given: Mapping[str, Any], what: str, status: int | None = None) -> Result:

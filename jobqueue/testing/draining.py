@@ -21,7 +21,7 @@ from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.gates.subjects import whole_queue_subject
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.whole_queues import limits_of_queue
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Gate, Job
 from jobqueue.producer.enqueueing import add
 from jobqueue.schedules.deciding import jitter_of
@@ -114,7 +114,7 @@ class _Drainer:
             ran = len(self.runs)
             reap(using=self._using)
             # In a test case there is no commit, which would open the gate of the first job of an ordering key.
-            ordering_sweep.OrderingSweep().sweep_all(load(), using=self._using)
+            sweeps.OrderingSweep().sweep_all(load(), using=self._using)
             # The clock may have been moved beyond the end of a pause, or to the next token of a rate.
             forget_rules()
             open_due(using=self._using)

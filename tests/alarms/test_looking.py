@@ -276,9 +276,9 @@ def test_rows_that_are_quiet_are_deleted_and_those_that_fire_stay(settings):
     remove(3, "web")
     look_again()
     look_again()
-    assert cleaner.JOB_ALARMS.run_once(load(), using="default").total() == 0
+    assert cleaner.CLEANERS["alarms"].run_once(load(), using="default").total() == 0
     JobAlarm.objects.exclude(quiet_at=None).update(quiet_at=UtcNowPlus(-91 * 86_400))
-    assert cleaner.JOB_ALARMS.run_once(load(), using="default").total() == 1
+    assert cleaner.CLEANERS["alarms"].run_once(load(), using="default").total() == 1
     assert firing() == [("mail", "ready", 3)]
 
 
