@@ -32,8 +32,8 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.time_limit import lock_limit
-from jobqueue.exceptions import DatabaseBusy, LockNotAcquired, StatementTimeout
-from jobqueue.locks.lease import uncounted_lock
+from jobqueue.exceptions import DatabaseBusy, StatementTimeout
+from jobqueue.locks.lease import takes_turn
 from jobqueue.lockstats.report import read_redone
 from jobqueue.maintenance.worker_rows import HEARTBEATS_MISSED, RESOURCES, alive
 from jobqueue.maintenance.worker_rows import SILENT as SILENT_REASON
@@ -346,7 +346,8 @@ def _tell(row: JobAlarm, alarm: Alarm, now: datetime, keys: list[str]) -> None:
 
 #: between two looks of all processes together, nearly
 INTERVAL_SECONDS = 15.0
-TURN = "jobqueue: alarms"
+#: the lease lock of the process that looks, and how long it stays
+TURN, TURN_SECONDS = "jobqueue: alarms", 0.75 * INTERVAL_SECONDS
 
 
 class AlarmWatch:
@@ -366,7 +367,7 @@ class AlarmWatch:
         if not settings.alarms.watches:
             self._end_unwatched(settings, using)
             return Counter()
-        looks = _my_turn(using)
+        looks = takes_turn(TURN, TURN_SECONDS, using)
         if not looks and not is_anything_due(using=using):
             return Counter()
         self._thread = threading.Thread(target=self._work, args=(settings, using, looks), name="alarms", daemon=True)
@@ -401,12 +402,3 @@ class AlarmWatch:
             logger.exception("an unexpected error; the next look for alarms is in %g s", INTERVAL_SECONDS)
         finally:
             connections[using].close()
-
-
-def _my_turn(using: str) -> bool:
-    try:
-        # The lock is left to expire, so that it is held until the next look is due.
-        uncounted_lock(TURN, INTERVAL_SECONDS * 0.75, using).acquire()
-    except LockNotAcquired:
-        return False
-    return True

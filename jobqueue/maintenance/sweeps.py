@@ -16,10 +16,9 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import LockLost, LockNotAcquired
 from jobqueue.grouping.ends import STATE_OF, end_if_last, end_members, outstanding
 from jobqueue.grouping.nodes import undecided
-from jobqueue.locks.lease import LeaseLock, uncounted_lock
+from jobqueue.locks.lease import Turn
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.ordering import lanes
 from jobqueue.ordering.lanes import LOWEST
@@ -42,14 +41,16 @@ class OrderingSweep:
 
     def __init__(self) -> None:
         self._after: int | None = None
-        self._lock: LeaseLock | None = None
+        self._turn = Turn(LOCK_NAME, LOCK_SECONDS)
 
     def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
         """Sweep the next lanes: one index seek without ordering keys, two where another worker sweeps."""
         if not retry_transient("promote", partial(lanes.active, LOWEST, using=using, limit=1), using=using):
-            self._lock, self._after = None, None
+            self._turn.leave()
+            self._after = None
             return Counter()
-        if not self._is_ours(using):
+        if not self._turn.hold(using):
+            self._after = None
             return Counter()
         return Counter(jobs_opened=self._sweep_next(using))
 
@@ -63,17 +64,6 @@ class OrderingSweep:
     def _sweep_next(self, using: str) -> int:
         opened, self._after = sweep(LOWEST if self._after is None else self._after, using=using)
         return opened
-
-    def _is_ours(self, using: str) -> bool:
-        try:
-            if self._lock is None:
-                # A new lock each time: the outcome of the last one does not matter.
-                self._lock = uncounted_lock(LOCK_NAME, LOCK_SECONDS, using).acquire()
-            else:
-                self._lock.renew()
-        except (LockLost, LockNotAcquired):
-            self._lock, self._after = None, None
-        return self._lock is not None
 
 
 #: groups of one pass, and members of one look; the rest follows in the next passes
