@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from jobqueue import groups
-from jobqueue.cli.arguments import FOUND, count
+from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit
 from jobqueue.cli.output import Result, Subcommand, listed
-from jobqueue.exceptions import InvalidValue
 from jobqueue.groups import Group
 
 
@@ -27,15 +26,13 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _groups(using: str, given: dict[str, Any]) -> Result:
-    verb, *ids = given["words"] or ["list"]
-    if given["dry_run"] and verb != "resume":
-        raise InvalidValue(f"--dry-run belongs to resume, not to {verb}. Nothing was changed.")
-    if verb == "list" and not ids:
+    verb, *ids = read_words(
+        given, {"list": (), "show ID": (), "seal ID": (), "cancel ID": (), "resume ID": ("dry_run",)}
+    )
+    if verb == "list":
         found = groups.known(limit=given["limit"], ended=not given["live"], using=using)
         lines = listed(map(_line, found), found, given, "no group matches")
         return Result({"groups": list(map(_facts, found))}, lines)
-    if verb not in ("show", "seal", "cancel", "resume") or len(ids) != 1:
-        raise InvalidValue("jobs groups takes: list, show ID, seal ID, cancel ID or resume ID. Nothing was changed.")
     if verb == "resume":
         return _resume(ids[0], using, dry_run=given["dry_run"])
     if verb == "show":

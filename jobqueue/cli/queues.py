@@ -10,7 +10,7 @@ from typing import Any
 from django.utils import translation
 
 from jobqueue import flow
-from jobqueue.cli.arguments import FOUND, check_options, count
+from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit, author
 from jobqueue.cli.output import Result, Subcommand, aligned, listed
 from jobqueue.exceptions import InvalidValue
@@ -39,8 +39,9 @@ def _declare_keys(parser: ArgumentParser) -> None:
 
 
 def _keys(using: str, given: dict[str, Any]) -> Result:
-    if given["words"]:
-        return _resume_key(using, given["words"])
+    words = read_words(given, {"list": (), "resume QUEUE KEY": ()})
+    if words[0] == "resume":
+        return _resume_key(using, words[1], _key(words[2]))
     look = stuck_keys if given["stuck"] else hot_keys
     found = look(queue=given["queue"], limit=given["limit"], using=using)
     names = [f"{key.queue}  {readable_key(key.ordering_key)}" for key in found]
@@ -50,10 +51,7 @@ def _keys(using: str, given: dict[str, Any]) -> Result:
     return Result({"keys": list(map(_key_facts, found))}, listed(lines, found, given), status)
 
 
-def _resume_key(using: str, words: list[str]) -> Result:
-    if len(words) != 3 or words[0] != "resume":
-        raise InvalidValue("jobs keys takes either no words, or: resume QUEUE KEY. Nothing was changed.")
-    queue, key = words[1], _key(words[2])
+def _resume_key(using: str, queue: str, key: bytes) -> Result:
     done = resume(queue, key, using=using)
     audit("resume", {"queue": queue, "key": readable_key(key)}, changed=int(done), using=using)
     what = "is resumed" if done else "is not blocked by a failed job; nothing was changed"
@@ -82,13 +80,14 @@ KEYS = Subcommand(
 )
 
 
-#: verb -> the options that it takes
-VERBS: dict[str, tuple[str, ...]] = {
+#: form -> the options that it takes
+FORMS: dict[str, tuple[str, ...]] = {
     "list": (),
-    "pause": ("reason", "until", "task", "by"),
-    "resume": ("task", "by"),
-    "drain": ("reason", "by"),
-    "limit": ("task", "concurrency", "rate", "clear"),
+    "list NAME": (),
+    "pause NAME": ("reason", "until", "task", "by"),
+    "resume NAME": ("task", "by"),
+    "drain NAME": ("reason", "by"),
+    "limit NAME": ("task", "concurrency", "rate", "clear"),
 }
 _NONE = "none"
 _HEAD = ("queue", "ready", "running", "state", "concurrency", "rate", "why")
@@ -119,39 +118,23 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _queues(using: str, given: dict[str, Any]) -> Result:
-    verb, name = _words(given["words"])
-    _check(verb, given)
-    # English, as everything on the command line.
-    with translation.override(None):
-        if verb == "list":
-            return _listed(queue_states(using=using, names=None if name is None else [name]))
-        if given["task"] is not None:
-            list(registry.discover())
-        changed, say = _APPLY[verb](name, using, given)
-        place = {"queue": str(name)} | ({"task": given["task"]} if given["task"] else {})
-        audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
-        state = place_state(str(name), given["task"], using=using)
-        document = {"changed": changed, "queue": _facts(state)}
-        return Result(document, [" ".join(say(state))], 0 if changed else FOUND)
-
-
-def _words(words: list[str]) -> tuple[str, str | None]:
-    verb, names = (words[0], words[1:]) if words else ("list", [])
-    if verb not in VERBS or (len(names) != 1 and not (verb == "list" and not names)):
-        raise InvalidValue(
-            "jobs queues takes no words, or: list NAME, pause NAME, resume NAME, drain NAME, limit NAME. Nothing was "
-            "changed."
-        )
-    return verb, names[0] if names else None
-
-
-def _check(verb: str, given: dict[str, Any]) -> None:
-    check_options(VERBS, verb, given)
-    if verb in ("pause", "drain") and given["reason"] is None:
-        raise InvalidValue(f"jobs queues {verb} needs --reason, for whoever finds it. Nothing was changed.")
+    verb, *names = read_words(given, FORMS)
     limits = given["concurrency"] is not None or given["rate"] is not None
     if verb == "limit" and limits == given["clear"]:
         raise InvalidValue("jobs queues limit takes --concurrency, --rate or both; or --clear. Nothing was changed.")
+    # English, as everything on the command line.
+    with translation.override(None):
+        if verb == "list":
+            return _listed(queue_states(using=using, names=names or None))
+        (name,) = names
+        if given["task"] is not None:
+            list(registry.discover())
+        changed, say = _APPLY[verb](name, using, given)
+        place = {"queue": name} | ({"task": given["task"]} if given["task"] else {})
+        audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
+        state = place_state(name, given["task"], using=using)
+        document = {"changed": changed, "queue": _facts(state)}
+        return Result(document, [" ".join(say(state))], 0 if changed else FOUND)
 
 
 Done = tuple[bool, Callable[[QueueState], Iterable[str]]]

@@ -114,11 +114,11 @@ def test_resume_of_what_is_no_workflow_is_refused():
 @pytest.mark.parametrize("verb", ["show", "seal", "cancel"])
 def test_a_dry_run_of_another_verb_is_refused(verb):
     number = made()
-    with pytest.raises(CommandError, match=f"--dry-run belongs to resume, not to {verb}"):
+    with pytest.raises(CommandError, match=f"--dry-run goes with resume, not with {verb}"):
         jobs(verb, str(number), "--dry-run")
     assert groups.get(number).state == "sealed"
 
 
 def test_a_dry_run_of_the_list_is_refused():
-    with pytest.raises(CommandError, match="--dry-run belongs to resume"):
+    with pytest.raises(CommandError, match="--dry-run goes with resume"):
         jobs("--dry-run")
