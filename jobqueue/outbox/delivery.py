@@ -22,7 +22,7 @@ from jobqueue.outbox import statements, unrouted
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
-from jobqueue.outbox.destinations.subscribers import Functions
+from jobqueue.outbox.destinations.local import Functions
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.routes import Routes
 from jobqueue.outbox.statements import EventLeaseLost

@@ -13,10 +13,8 @@ from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
 from jobqueue.failures import summary
 from jobqueue.outbox import unrouted
 from jobqueue.outbox.destinations import Destination, Functions, Queue
-from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
-from jobqueue.outbox.destinations.kombu_broker import KombuBroker
-from jobqueue.outbox.destinations.redis_stream import SCHEMES, RedisStream
-from jobqueue.outbox.destinations.subscribers import matches, subscribers_of
+from jobqueue.outbox.destinations.brokers import STREAM_SCHEMES, KafkaBroker, KombuBroker, RedisStream
+from jobqueue.outbox.destinations.local import matches, subscribers_of
 from jobqueue.outbox.event import Event
 from jobqueue.outbox.unrouted import Unrouted
 from jobqueue.validation import check_queue
@@ -128,6 +126,6 @@ class Routes:
         options = route if isinstance(route, Mapping) else {}
         if url.startswith("kafka://"):
             return KafkaBroker(url, options)
-        if url.partition("://")[0] in SCHEMES:
+        if url.partition("://")[0] in STREAM_SCHEMES:
             return RedisStream(url, options)
         return KombuBroker(url, options)
