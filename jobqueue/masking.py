@@ -13,8 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from jobqueue.conf import load
-from jobqueue.conf.masking import MaskSettings
+from jobqueue.conf import MaskSettings, load
 from jobqueue.exceptions import WrongSettings
 from jobqueue.payload import JSON
 

@@ -31,8 +31,7 @@ from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, plain, 
 from jobqueue.admin.page.navigation import SitePage
 from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.alarms import NOTIFY, WORKERS, Recipient
-from jobqueue.conf.queues import QueueSettings
-from jobqueue.conf.retention import DEFAULT, STATES, Kept
+from jobqueue.conf.queues import DEFAULT, STATES, Kept, QueueSettings
 from jobqueue.conf.rules import MAPPING, Rule
 from jobqueue.db import vendor
 from jobqueue.db.clock import SKEW_SECONDS, compare_clocks

@@ -16,7 +16,7 @@ from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration, duration_
 from jobqueue.cli.audited import audit
 from jobqueue.cli.output import Result, Subcommand, aligned, complain, confirm
 from jobqueue.conf import load
-from jobqueue.conf.retention import STATES, YEARS_MAX, Kept
+from jobqueue.conf.queues import STATES, YEARS_MAX, Kept
 from jobqueue.durations import format_seconds, parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of

@@ -15,8 +15,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from jobqueue.compat import AnyTask, Task
-from jobqueue.conf import Settings, load
-from jobqueue.conf.schedules import KEYS
+from jobqueue.conf import SCHEDULE_KEYS, Settings, load
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.dialect import Problem
 from jobqueue.durations import to_seconds
@@ -261,7 +260,7 @@ def _declare(name: str, entry: Mapping[str, Any]) -> None:
             f"there are two schedules of the name {name!r}, in the settings and in the code "
             f"({declared()[name].task.module_path}). That of the code counts; give one of them another name."
         )
-    given = {argument: entry[key] for key, argument in KEYS.items() if key in entry}
+    given = {argument: entry[key] for key, argument in SCHEDULE_KEYS.items() if key in entry}
     declare(name, task_of(entry["TASK"]), entry.get("ARGS", ()), entry.get("KWARGS"), given, "settings")
 
 

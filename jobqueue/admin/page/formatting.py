@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
-from jobqueue.conf.masking import MaskSettings
+from jobqueue.conf import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.masking import mask_text, mask_value, own_rules
