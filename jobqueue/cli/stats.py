@@ -124,14 +124,10 @@ def _table(found: list[QueueStats], columns: int = len(_HEAD)) -> Iterator[str]:
 
 
 def _row(stats: QueueStats) -> tuple[str, ...]:
-    counts = [_count(stats, state) for state in COUNTS]
+    counts = [f"{getattr(stats, state):,}{'+' if is_at_least(stats, state, COUNT_MAX) else ''}" for state in COUNTS]
     oldest = span(stats.oldest_age_seconds) if stats.ready else "-"
     rates = f"{stats.throughput_per_minute:,.1f}", f"{stats.dead_per_hour:,}", f"{100 * stats.error_rate:.1f} %"
     return (stats.queue, *counts, oldest, *rates)
-
-
-def _count(stats: QueueStats, state: str) -> str:
-    return f"{getattr(stats, state):,}{'+' if is_at_least(stats, state, COUNT_MAX) else ''}"
 
 
 def _alarms(using: str, given: dict[str, Any]) -> Result:

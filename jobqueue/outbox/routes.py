@@ -94,7 +94,7 @@ class Routes:
 
     def find(self, topic: str) -> Destination | None:
         """The destination of `topic`; None if it has no route and no subscriber here."""
-        pattern = self._pattern(topic)
+        pattern = max((p for p in self._routes if matches(p, topic)), key=lambda p: (p == topic, len(p)), default=None)
         route = SUBSCRIBERS if pattern is None else self._routes[pattern]
         name = f"{SUBSCRIBERS}:{topic}" if route == SUBSCRIBERS else str(pattern)
         if name not in self._made:
@@ -114,10 +114,6 @@ class Routes:
     def close(self) -> None:
         for made in self._made.values():
             made.close()
-
-    def _pattern(self, topic: str) -> str | None:
-        """The route's key: the topic itself, else the longest beginning."""
-        return max((p for p in self._routes if matches(p, topic)), key=lambda p: (p == topic, len(p)), default=None)
 
     def _make(self, route: Any) -> Destination:
         url = route["URL"] if isinstance(route, Mapping) else route
