@@ -35,7 +35,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import override
 
 import jobqueue
-from jobqueue.alarms.alarm import RUNBOOKS, Alarm, names_in
+from jobqueue.alarms import RUNBOOKS, Alarm, names_in
 from jobqueue.backoff import Backoff
 from jobqueue.conf import Settings
 from jobqueue.conf.alarms import REFUSED, Recipient

@@ -21,8 +21,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from jobqueue import signals
-from jobqueue.alarms import delivery
-from jobqueue.alarms.alarm import Alarm, alarm_of
+from jobqueue.alarms import Alarm, alarm_of, delivery
 from jobqueue.alarms.delivery import is_anything_due, keys_of, tell_due
 from jobqueue.conf import Settings, load
 from jobqueue.conf.alarms import EVERY_QUEUE, EXHAUSTED, LATE, REFUSED, SILENT, STALLED

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from jobqueue.alarms import Alarm, firing
-from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms import RUNBOOKS, Alarm, firing
 from jobqueue.alarms.delivery import facts
 from jobqueue.alarms.looking import is_stale, last_look_seconds
 from jobqueue.cli.arguments import count

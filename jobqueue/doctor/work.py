@@ -11,8 +11,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import QuerySet
 
-from jobqueue.alarms import firing
-from jobqueue.alarms.alarm import RUNBOOKS, Alarm
+from jobqueue.alarms import RUNBOOKS, Alarm, firing
 from jobqueue.alarms.looking import is_stale, last_look_seconds
 from jobqueue.conf import load
 from jobqueue.db import vendor
@@ -25,8 +24,7 @@ from jobqueue.gates.rules import rules
 from jobqueue.gates.whole_queues import limits_of_queue
 from jobqueue.maintenance.worker_rows import alive
 from jobqueue.models import Job, Schedule, ScheduleTick, Worker
-from jobqueue.outbox.routes import Routes
-from jobqueue.outbox.unrouted import IDS_MAX, Unrouted
+from jobqueue.outbox.routes import IDS_MAX, Routes, Unrouted
 from jobqueue.schedules.declaring import declare_settings, declared
 from jobqueue.schedules.listing import due_since, is_late
 from jobqueue.schedules.versions import LAPSE_SECONDS

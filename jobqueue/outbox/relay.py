@@ -19,8 +19,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
 from jobqueue.outbox.delivery_log import DeliveryLog
-from jobqueue.outbox.routes import Routes
-from jobqueue.outbox.unrouted import Unrouted
+from jobqueue.outbox.routes import Routes, Unrouted
 from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")

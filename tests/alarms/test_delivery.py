@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import django
 import pytest
 
-from jobqueue.alarms import delivery
-from jobqueue.alarms.alarm import Alarm
+from jobqueue.alarms import Alarm, delivery
 from jobqueue.alarms.delivery import Told, is_anything_due, tell_due
 from jobqueue.alarms.looking import Looked
 from jobqueue.conf import load

@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobqueue import alarms
-from jobqueue.alarms import looking
-from jobqueue.alarms.alarm import alarm_of
+from jobqueue.alarms import alarm_of, looking
 from jobqueue.alarms.looking import SILENT_SECONDS, Looked, end_unwatched, last_look_seconds, look
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now

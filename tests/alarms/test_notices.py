@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue.alarms import delivery
-from jobqueue.alarms.alarm import Alarm
+from jobqueue.alarms import Alarm, delivery
 from jobqueue.alarms.delivery import Notice, decode, encode, note_failed, note_told, take_due
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.clock import compare_clocks
 from jobqueue.maintenance import reaper, worker_rows, worker_stacks
-from jobqueue.outbox import unrouted
+from jobqueue.outbox import routes
 from jobqueue.runs.alone import queues_alone
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
@@ -174,7 +174,7 @@ class Housekeeping:
 
     def count_unrouted(self) -> None:
         """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
-        found = unrouted.find(using=self._using)
+        found = routes.find(using=self._using)
         self._scoreboard.header.outbox_unrouted = sum(len(each.ids) for each in found)
 
     def look_for_alone(self) -> None:

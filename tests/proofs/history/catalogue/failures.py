@@ -7,7 +7,7 @@ from tests.proofs.history.catalogue.mutant import mutant
 FAILURES = [
     mutant(
         "the fingerprint has the outermost function of the project",
-        "failures/grouping.py",
+        "failures/text.py",
         "_place",
         "if issubclass(type(error), RecursionError):",
         "if found is not None:",
@@ -15,7 +15,7 @@ FAILURES = [
     ),
     mutant(
         "numbers make another fingerprint of the same failure",
-        "failures/grouping.py",
+        "failures/text.py",
         "_plain",
         'values.sub("#", read)',
         "read",
@@ -63,7 +63,7 @@ FAILURES = [
     ),
     mutant(
         "all errors of one class of MySQL's driver are one kind",
-        "failures/grouping.py",
+        "failures/text.py",
         "fingerprint",
         'f"{code} {said}" if code else said',
         "said",
@@ -71,7 +71,7 @@ FAILURES = [
     ),
     mutant(
         "each value in a DETAIL of PostgreSQL is a kind of its own",
-        "failures/grouping.py",
+        "failures/text.py",
         "_PATTERN",
         r"| (?<=\))=\([^\n]*\)",
         "",

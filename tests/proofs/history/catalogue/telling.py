@@ -318,7 +318,7 @@ ALARMS = [
     ),
     mutant(
         "alarms that are about to begin are listed as firing",
-        "alarms/alarm.py",
+        "alarms/__init__.py",
         "firing",
         "filter(quiet_at__isnull=True, firing=True)",
         "filter(quiet_at__isnull=True)",
