@@ -250,7 +250,7 @@ def _take_once(pk: int, keys: Collection[str], using: str) -> tuple[Notice, str]
         if found is not None or dropped:
             _save(row, pending, using)
     for notice in dropped:
-        logger.error("gave up telling %s of: %s", ", ".join(notice.pending), notice.alarm.text)
+        logger.error("gave up notifying %s of: %s", ", ".join(notice.pending), notice.alarm.text)
     return found
 
 
@@ -258,7 +258,7 @@ def _note(pk: int, notice: Notice, key: str, error: str | None, using: str) -> N
     """Record the outcome of a try."""
     retry_transient("housekeeping", partial(_note_once, pk, notice, key, error, using), using=using)
     if error is not None:
-        logger.warning("%s was not told, and is tried again: %s: %s", key, error, notice.alarm.text)
+        logger.warning("could not notify %s, will try again: %s: %s", key, error, notice.alarm.text)
 
 
 def _note_once(pk: int, notice: Notice, key: str, error: str | None, using: str) -> None:
@@ -307,7 +307,7 @@ def _tell_in_time(recipient: Recipient, key: str, alarm: Alarm) -> str | None:
     thread = _running[key] = threading.Thread(target=work, name=f"alarm to {key}", daemon=True)
     thread.start()
     thread.join(TELL_SECONDS)
-    return outcome[0] if outcome else f"it did not end within {TELL_SECONDS:g} s"
+    return outcome[0] if outcome else f"no end within {TELL_SECONDS:g} s"
 
 
 #: a webhook must connect, and then answer, within this time each

@@ -339,7 +339,7 @@ def _tell(row: JobAlarm, alarm: Alarm, now: datetime, keys: list[str]) -> None:
     if keys:
         pending.append(delivery.Notice.of(alarm, now, keys))
     for dropped in delivery.drop_old(pending, now):
-        logger.error("nobody was told: %s", dropped.alarm.text)
+        logger.error("not sent, too many notices waited: %s", dropped.alarm.text)
     row.notices, row.send_at = delivery.encode(pending), delivery.next_at(pending)
 
 
@@ -396,8 +396,8 @@ class AlarmWatch:
                     look(settings, using=using)
                 tell_due(settings, using=using, ending=self._ending.is_set)
         except (Error, DatabaseBusy, StatementTimeout) as error:
-            logger.warning("alarms were not looked at: %s; the next look is in %g s", error, INTERVAL_SECONDS)
+            logger.warning("could not check the alarms: %s; next check in %g s", error, INTERVAL_SECONDS)
         except Exception:
-            logger.exception("an unexpected error; the next look for alarms is in %g s", INTERVAL_SECONDS)
+            logger.exception("unexpected error while checking the alarms; next check in %g s", INTERVAL_SECONDS)
         finally:
             connections[using].close()

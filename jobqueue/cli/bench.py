@@ -223,7 +223,7 @@ def _bench(using: str, given: dict[str, Any]) -> Iterator[Result]:
     if not is_complete:
         complain("it was interrupted")
     if not bench.is_clean:
-        complain("some of its jobs are locked, or it was interrupted again: the next bench removes them")
+        complain("some of its jobs are left, locked or because of a second interrupt; the next bench removes them")
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def _listed(found: list[dict[str, Any]], complete: bool) -> Iterator[str]:
     if not found:
         yield "no job matches"
     if not complete:
-        yield "only the newest jobs were looked at; --state failed looks at all dead letters"
+        yield "only the newest jobs were searched; --state failed searches all dead letters"
 
 
 def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:

@@ -157,7 +157,7 @@ def listed(lines: Iterable[str], found: Sized, given: Mapping[str, Any], none: s
     """The lines of what was found; then that there may be more, if --limit was reached, or `none` if nothing was."""
     yield from lines
     if len(found) >= given["limit"]:
-        yield "there may be more: pass a larger --limit"
+        yield "there may be more; pass a larger --limit"
     if not found and none:
         yield none
 
@@ -179,7 +179,7 @@ def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: M
             try:
                 block = _read(look, using, given)
             except (Error, DatabaseBusy, StatementTimeout) as found:
-                error = f"{unreadable(using, found)} It is read again in {format_seconds(seconds)}."
+                error = f"{unreadable(using, found)} Trying again in {format_seconds(seconds)}."
                 connections[using].close()
             if not error or head:
                 if not _write(out, f"{head or gap}{block}"):

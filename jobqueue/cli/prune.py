@@ -230,7 +230,7 @@ def _lines(found: _Counts, given: Mapping[str, Any], what: str) -> Iterator[str]
     if others := sum(found.rows.values()):
         yield f"{count_of(others, 'old row')} of other tables {'were' if others != 1 else 'was'} deleted"
     if not found.complete:
-        yield "more may be left: it stopped early"
+        yield "stopped early: there may be more"
 
 
 PRUNE = Subcommand("Delete ended jobs that are old or many enough, and old rows of the other tables.", _declare, _run)

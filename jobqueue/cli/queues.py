@@ -194,7 +194,7 @@ def _concurrency(text: str) -> int | str:
 
 
 def _listed(states: list[QueueState]) -> Result:
-    lines = ["no queue is known: there are no jobs, and nothing is set"]
+    lines = ["no queues yet: there are no jobs, and nothing is set"]
     if states:
         lines = [*aligned([_HEAD, *map(_row, states)], numbers=(1, 2))]
     return Result({"queues": list(map(_facts, states))}, lines)

@@ -73,7 +73,7 @@ def _schedules(using: str, given: dict[str, Any]) -> Results:
 
 def _list(using: str) -> Result:
     found = schedules.known(using=using)
-    lines = ["no schedule is known: those of the code begin when a worker runs"]
+    lines = ["no schedules yet: those in the code begin when a worker runs"]
     if found:
         lines = [*aligned([_HEAD, *map(_row, found)])]
     return Result({"schedules": list(map(asdict, found))}, lines)

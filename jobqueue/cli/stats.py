@@ -39,7 +39,7 @@ def _workers(using: str, given: dict[str, Any]) -> Result:
     if not shown:
         lines.append("no worker has run" if given["all"] else "no worker runs; --all lists those that have stopped")
     if len(shown) < len(found):
-        lines.append("there are more: pass a larger --limit")
+        lines.append("there are more; pass a larger --limit")
     facts = [_facts(one, jobs=given["jobs"]) for one in shown]
     return Result({"workers": facts, "complete": len(shown) == len(found)}, lines)
 
@@ -138,15 +138,15 @@ def _alarms(using: str, given: dict[str, Any]) -> Result:
 
 def _lines(found: list[Alarm], age: float | None) -> Iterator[str]:
     if not load().alarms.watches:
-        yield "JOBQUEUE['ALARMS'] has no thresholds: nobody looks"
+        yield "JOBQUEUE['ALARMS'] has no thresholds: nothing is checked"
     elif age is None:
-        yield "nobody has looked yet: a worker without --no-reaper does, and reap_leases"
+        yield "the alarms were never checked: workers without --no-reaper do it, and so does reap_leases"
     elif is_stale(age):
-        yield f"the last look was {format_seconds(age)} ago: no worker without --no-reaper seems to run"
+        yield f"last checked {format_seconds(age)} ago: no worker without --no-reaper seems to be running"
     if found:
         yield from aligned([_HEAD_OF_ALARMS, *map(_row_of_alarm, found)], numbers=(2, 3))
     else:
-        yield "it is not known whether an alarm fires" if is_stale(age) else "no alarm fires"
+        yield "whether any alarm fires is unknown" if is_stale(age) else "no alarm fires"
 
 
 def _row_of_alarm(alarm: Alarm) -> tuple[str, ...]:

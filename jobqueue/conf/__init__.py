@@ -116,7 +116,7 @@ def _compiled(entry: str) -> re.Pattern[str] | str:
     try:
         pattern = re.compile(entry)
     except (re.error, OverflowError, RecursionError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     return "must not match the empty text: it would match everywhere" if pattern.search("") else pattern
 
 

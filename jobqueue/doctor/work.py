@@ -219,7 +219,7 @@ def foreign_claimers(using: str) -> Iterator[Finding]:
             names = sorted(found)
             yield report(
                 "foreign_claimer",
-                f"Programs that are no workers hold jobs of queue {queue}, which is limited or paused: "
+                f"Programs other than workers hold jobs of queue {queue}, which is limited or paused: "
                 f"{listed(names, SHOWN)}. Limits bind workers only, so more jobs of it may run than the limit allows.",
                 "Let these programs look at job_flow before they claim, as docs/howto/plain-sql.md shows, or give them "
                 "a queue of their own.",
@@ -428,7 +428,7 @@ def firing_alarms(using: str) -> Iterator[Finding]:
         ago = "ever" if age is None else f"for {age:.0f} s"
         yield report(
             "alarms_stale",
-            f"Nobody has looked at the figures of ALARMS {ago}, so alarms neither begin nor end.",
+            f"The thresholds of ALARMS have not been checked {ago}, so alarms neither begin nor end.",
             "Start a worker without --no-reaper, or run reap_leases by cron.",
             {"last_look_seconds": age},
         )

@@ -29,7 +29,7 @@ def read_causes(given: object, where: str) -> dict[str, FailureCause]:
     for kind, name in given.items():
         path = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else kind
         if isinstance(kind, type) and not issubclass(kind, BaseException):
-            raise InvalidType(f"{where}: {path} is no exception class.")
+            raise InvalidType(f"{where}: {path} is not an exception class.")
         if not isinstance(path, str) or "." not in path or not all(map(str.isidentifier, path.split("."))):
             raise InvalidValue(f"{where}: {path!r:.80} is not the path of an exception class, as 'app.CardDeclined'.")
         cause = _NAMES.get(name.upper()) if isinstance(name, str) else None
@@ -93,7 +93,7 @@ def missing_class(path: str) -> str | None:
     if isinstance(found, type) and issubclass(found, BaseException):
         return None
     if found is not None:
-        return "it is no exception class"
+        return "it is not an exception class"
     holder = sys.modules.get(path.rpartition(".")[0])
     known = vars(holder).items() if holder is not None else ()
     names = [name for name, value in known if isinstance(value, type) and issubclass(value, BaseException)]

@@ -85,7 +85,7 @@ def _deadlocks(memory: _Memory, server: Diagnostics, using: str) -> list[Finding
     if report is None:
         return []
     if not first:
-        logger.warning("a deadlock was ended by the database; see manage.py jobs locks")
+        logger.warning("the database resolved a deadlock; see manage.py jobs locks")
     return [deadlock_finding(report)]
 
 

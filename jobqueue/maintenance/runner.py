@@ -52,7 +52,7 @@ class Runner:
         counts = f"{done.changed_in_all} {changed}, {done.refused_in_all} {refused}"
         if isinstance(done.error, DatabaseBusy):
             if done.run_id not in self._waiting:
-                logger.info("%s waits, and is tried again each second: %s", name, done.problem)
+                logger.info("%s is waiting, retrying every second: %s", name, done.problem)
             self._waiting.add(done.run_id)
             return
         self._waiting.discard(done.run_id)

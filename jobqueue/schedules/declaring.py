@@ -219,7 +219,7 @@ def _one_of(value: object, choices: Sequence[str], what: str) -> str:
 def declare_settings() -> None:
     """Declare the schedules of the settings. Call it when the tasks are registered; a wrong one is logged, left out."""
     for name, error in problems(load().schedules):
-        logger.error("SCHEDULES[%r] is left out: %s", name, error)
+        logger.error("ignoring SCHEDULES[%r]: %s", name, error)
 
 
 def problems(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Exception]]:

@@ -243,7 +243,7 @@ def test_what_nobody_could_be_told_for_a_day_is_dropped_and_logged(notify, recei
     row.notices[0]["at"] = "2000-01-01T00:00:00+00:00"
     row.save()
     assert tell() == Told()
-    assert "gave up telling WEBHOOK" in caplog.text
+    assert "gave up notifying WEBHOOK" in caplog.text
     assert not is_anything_due(using="default")
     assert receiver.requests == []
 

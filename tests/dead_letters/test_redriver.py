@@ -166,7 +166,7 @@ def test_a_redrive_that_meets_the_key_of_an_open_transaction_holds_up_no_other(s
             assert found == [None]
             due_now()
         assert [state(blocked), state(free)] == ["FAILED", "READY"]
-    assert caplog.text.count(f"redrive {waits.id} of dead letters waits, and is tried again each second") == 1
+    assert caplog.text.count(f"redrive {waits.id} of dead letters is waiting, retrying every second") == 1
     chore.run_once(load(), using="default")
     assert state(blocked) == "READY"
     assert {run.id: run.state for run in redrives()} == {waits.id: "done", goes_on.id: "done"}

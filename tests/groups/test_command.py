@@ -52,7 +52,7 @@ def test_groups_are_listed_the_newest_first():
     assert jobs()[0].splitlines() == [
         f"#{number}  import  sealed  0 done, 0 failed, 0 canceled of 1" for number in (second, first)
     ]
-    assert jobs("--limit", "1")[0].splitlines()[1:] == ["there may be more: pass a larger --limit"]
+    assert jobs("--limit", "1")[0].splitlines()[1:] == ["there may be more; pass a larger --limit"]
     found = json.loads(jobs("list", "--json", "--limit", "1")[0])
     assert [one["id"] for one in found["groups"]] == [second]
     groups.cancel(second)
