@@ -17,7 +17,7 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of
 from jobqueue.schedules import Known
 from jobqueue.schedules.declaring import declare_settings
-from jobqueue.schedules.importing.writing import SOURCES, Planned, carry_out, plan
+from jobqueue.schedules.importing import SOURCES, Planned, carry_out, plan
 from jobqueue.schedules.listing import PREVIEW_MAX, timing_of
 from jobqueue.tasks import registry
 
