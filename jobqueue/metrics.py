@@ -33,6 +33,8 @@ from jobqueue.stats.live import COUNTS
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+__all__ = ["view"]
+
 #: pairs of queue and task with figures of ended jobs, in their order; each has 47 lines
 KINDS_MAX = 1000
 
