@@ -425,7 +425,7 @@ def _unrouted(one: Unrouted) -> Finding:
 def firing_alarms(using: str) -> Iterator[Finding]:
     """The alarms that fire: the doctor's exit status tells of them, too."""
     if is_stale(age := last_look_seconds(using=using)):
-        ago = "ever" if age is None else f"for {age:.0f} s"
+        ago = "yet" if age is None else f"for {age:.0f} s"
         yield report(
             "alarms_stale",
             f"The thresholds of ALARMS have not been checked {ago}, so alarms neither begin nor end.",
