@@ -174,7 +174,7 @@ class Housekeeping:
 
     def count_unrouted(self) -> None:
         """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
-        found = routes.find(using=self._using)
+        found = routes.find_unrouted(using=self._using)
         self._scoreboard.header.outbox_unrouted = sum(len(each.ids) for each in found)
 
     def look_for_alone(self) -> None:
