@@ -269,7 +269,7 @@ def classify(error: BaseException | str, own: Own = ()) -> FailureCause:
     """
     if not isinstance(error, BaseException):
         return FailureCause.UNKNOWN
-    for found in _chain(error):
+    for found in chain(error):
         cause = _named(found, own)
         if cause is None and _is_group(found):
             cause = _of_group(found, own)
@@ -278,15 +278,16 @@ def classify(error: BaseException | str, own: Own = ()) -> FailureCause:
     return FailureCause.UNKNOWN
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error`, and what it was raised from, each once."""
+def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
+    """`error`, and what it was raised from, each once; with `suppressed` also what `raise ... from None` hides."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen and len(seen) < CHAIN_MAX:
         seen.add(id(found))
         yield found
         before = _CAUSE.__get__(found)
-        found = before if before is not None or _SUPPRESSED.__get__(found) else _CONTEXT.__get__(found)
+        hidden = _SUPPRESSED.__get__(found) and not suppressed
+        found = before if before is not None or hidden else _CONTEXT.__get__(found)
 
 
 def _named(error: BaseException, own: Own) -> FailureCause | None:
@@ -313,7 +314,7 @@ def _of_group(group: BaseException, own: Own) -> FailureCause | None:
         if _is_group(error) and (error is group or _named(error, own) is None):
             waiting += _MEMBERS.__get__(error)[:GROUP_MAX]
             continue
-        causes = (_named(found, own) for found in _chain(error))
+        causes = (_named(found, own) for found in chain(error))
         counts.update([next((cause for cause in causes if cause is not None), FailureCause.UNKNOWN)])
     del counts[FailureCause.UNKNOWN]
     if not counts:

@@ -24,8 +24,8 @@ FAILURES = [
     mutant(
         "what an error was raised from counts although it is suppressed",
         "failures/causes.py",
-        "_chain",
-        "if before is not None or _SUPPRESSED.__get__(found) else",
+        "chain",
+        "if before is not None or hidden else",
         "if before is not None else",
         "tests/failures/test_chains.py",
     ),
