@@ -312,13 +312,13 @@ def test_workers_with_troubles_are_counted_while_they_run_and_have_them(settings
         ("gone", short),
     ):
         worker_rows.register(name, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
-        worker_rows.note_troubles(name, troubles, using="default")
+        worker_rows.note(name, troubles=troubles, using="default")
     worker_rows.retire("gone", "stopped", using="default")
     look_again()
     look_again()
     assert firing() == [("", "exhausted", 2), ("", "stalled", 2)]
     for name in "bc":
-        worker_rows.note_troubles(name, None, using="default")
+        worker_rows.note(name, troubles=None, using="default")
     look_again()
     look_again()
     assert firing() == []

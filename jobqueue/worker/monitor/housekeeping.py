@@ -153,7 +153,7 @@ class Housekeeping:
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = retry_totals([self._scoreboard.retries[index]])
             if found and (name, found) != self._retries.get(index):
-                worker_rows.note_retries(name, [total.shown() for total in found], using=self._using)
+                worker_rows.note(name, retries=[total.shown() for total in found], using=self._using)
                 self._retries[index] = name, found
         if self._options.reaper:
             worker_rows.retire_silent(load().worker_silent_seconds, using=self._using)
