@@ -9,20 +9,7 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
-from jobqueue.cli import (
-    bench,
-    completion,
-    dead_letters,
-    enqueue,
-    explain,
-    groups,
-    jobs,
-    locks,
-    prune,
-    queues,
-    schedules,
-    stats,
-)
+from jobqueue.cli import bench, completion, dead_letters, enqueue, explain, jobs, locks, prune, queues, schedules, stats
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.cli.output import Result, Subcommand, show
 from jobqueue.db.alias import explain_missing_table
@@ -43,7 +30,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "release": jobs.RELEASE,
     "enqueue": enqueue.ENQUEUE,
     "prune": prune.PRUNE,
-    "groups": groups.GROUPS,
+    "groups": jobs.GROUPS,
     "keys": queues.KEYS,
     "queues": queues.QUEUES,
     "schedules": schedules.SCHEDULES,
