@@ -271,7 +271,7 @@ def _keys(task: AnyTask, payload: dict[str, JSON]) -> dict[str, Any]:
 
 
 def _hashes(spec: TaskSpec) -> bool:
-    """Whether a hash of the arguments is the key of a job for which the task gives none."""
+    """Return whether a hash of the arguments is the key of a job for which the task gives none."""
     return (spec.unique is not None or spec.unique_seconds is not None) and spec.dedupe_key is None
 
 

@@ -116,7 +116,7 @@ def least_wait(wait: Wait) -> float:
 
 
 def takes_task_result(function: Callable[..., object]) -> bool:
-    """Whether a back-off function has the form proposed for Django Tasks: its parameters have these names."""
+    """Return whether a back-off function has the form proposed for Django Tasks: its parameters have these names."""
     signature = signature_of(function, follow_wrapped=True)
     return signature is not None and set(signature.parameters) >= _DJANGO
 

@@ -53,7 +53,7 @@ _ABOUT_BEGINS = frozenset([
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key, argument or header of this name holds a secret; dbPassword, X-Api-Key and PGPASSWORD do."""
+    """Return whether a key, argument or header of this name holds a secret; dbPassword, X-Api-Key and PGPASSWORD do."""
     end = name[-NAME_CHARS:]
     return _known(end) or (bool(keys := own_rules().keys) and plain_name(end) in keys)
 
@@ -73,14 +73,14 @@ def _known(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def names_a_thing(name: str) -> bool:
-    """Whether a secret name may as well be that of a host or of a kind of rows: auth-1, session, token."""
+    """Return whether a secret name may as well be that of a host or of a kind of rows: auth-1, session, token."""
     words = [word.lower() for word in _WORD.findall(name[-NAME_CHARS:])]
     secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDS)}
     return bool(secret) and secret <= _THINGS and not any(phrase in "".join(words) for phrase in _PHRASES)
 
 
 def own_rules() -> MaskSettings:
-    """What the settings add; nothing while they are wrong, for a page says so then."""
+    """The rules that the settings add; none while they are wrong, which a page reports."""
     try:
         return load().mask
     except WrongSettings:
@@ -230,7 +230,7 @@ def _mask_named(text: str) -> str:
 
 
 def _is_id(found: re.Match[str], value: str) -> bool:
-    """Whether the text is no secret but the name of a worker, such as auth-1:211:5f0c2a9e/1.1, or a key: session:42."""
+    """True if the text is no secret but the name of a worker, such as auth-1:211:5f0c2a9e/1.1, or a key: session:42."""
     return found[2] == ":" and _ID.fullmatch(value) is not None and names_a_thing(found[1])
 
 
@@ -392,7 +392,7 @@ def _names(places: list[tuple[Any, Any]]) -> dict[Any, str]:
 
 
 def _masked_value(place: object, found: Any) -> Any:
-    """What stands for `found`: a mask, masked text, or a copy of a container that is still to be masked."""
+    """A mask, masked text, or a copy of a container that is still to be masked, in place of `found`."""
     if isinstance(place, str) and not (found is None or isinstance(found, bool)) and is_secret_name(place):
         return MASK
     if isinstance(found, int) and not isinstance(found, bool) and mask_text(str(found)) != str(found):
@@ -450,7 +450,7 @@ def _entry(key: str, value: JSON, known: dict[str, tuple[str, JSON, JSON]]) -> t
 
 
 def has_mask(value: JSON) -> bool:
-    """Whether a text in `value` contains a MASK."""
+    """Return whether a text in `value` contains a MASK."""
     values: list[JSON] = [value]
     while values:
         found = values.pop()

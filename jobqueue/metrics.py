@@ -140,7 +140,7 @@ def _redone(redone: Sequence[RedoneTransactions]) -> Iterator[Metric]:
 
 
 def _server(server: ServerCounts) -> Iterator[Metric]:
-    """Without samples for what the server does not tell."""
+    """The families of the server's own counts; what it does not tell has no samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     waiting = "Sessions of the database server that wait for a lock now, 100 at most"
@@ -194,7 +194,7 @@ _NO_DATABASE = "The database did not answer, so there are no metrics now. The ne
 
 
 class Answer(NamedTuple):
-    """What a scrape gets."""
+    """The answer to a scrape."""
 
     status: int
     text: str
@@ -218,7 +218,7 @@ class Cache:
             return self._answer
 
     def clear(self) -> None:
-        """Forget the answer."""
+        """Drop the cached answer."""
         with self._lock:
             self._answer = None
 

@@ -66,7 +66,7 @@ class JobQueueInstrumentor:
 
     @property
     def is_instrumented(self) -> bool:
-        """Whether this process is traced."""
+        """True if this process is traced."""
         return _tracer is not None
 
 

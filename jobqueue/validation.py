@@ -117,7 +117,7 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
 
 
 def is_redis_url(value: object) -> TypeGuard[str]:
-    """Whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
+    """Return whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
     if not isinstance(value, str):
         return False
     try:

@@ -191,14 +191,14 @@ _running: dict[str, threading.Thread] = {}
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one pass did."""
+    """The result of one pass."""
 
     told: int = 0
     failed: int = 0
 
 
 def is_anything_due(*, using: str) -> bool:
-    """Whether somebody is to be told now. An index seek."""
+    """Return whether a notice is due now. An index seek."""
     return JobAlarm.objects.using(using).filter(send_at__lte=UtcNow()).exists()
 
 
@@ -233,7 +233,7 @@ def _each_due(using: str) -> Iterator[int]:
 
 
 def _take(pk: int, keys: Collection[str], using: str) -> tuple[Notice, str] | None:
-    """What is to be told next of a row, recorded as tried."""
+    """Take the next notice of a row, recorded as tried."""
     free = {key for key in keys if not _is_busy(key)}
     return retry_transient("housekeeping", partial(_take_once, pk, free, using), using=using)
 
@@ -358,7 +358,7 @@ def facts(alarm: Alarm) -> dict[str, Any]:
 
 
 def alarm_problems(found: Settings) -> Iterator[Problem]:
-    """What `check` says about ALARMS: those who are to be told, and a figure that nobody counts."""
+    """The problems of ALARMS that `check` reports: recipients, and a figure that nobody counts."""
     if REFUSED in found.alarms.workers and found.lock_metrics_seconds is None:
         text = f"JOBQUEUE: ALARMS has {REFUSED}, but LOCK_METRICS_SECONDS is None, so nobody counts them."
         yield Problem("W035", text, f"Set LOCK_METRICS_SECONDS, or remove {REFUSED} from WORKERS.")
@@ -411,7 +411,7 @@ class _NoRedirects(HTTPDefaultErrorHandler):
 
 
 def _opener() -> OpenerDirector:
-    """What opens http and https URLs only: urlopen() would also open those of files."""
+    """An opener of http and https URLs only: urlopen() would also open those of files."""
     opener = OpenerDirector()
     for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPErrorProcessor, _NoRedirects):
         opener.add_handler(handler())

@@ -155,19 +155,19 @@ def _silent_workers(silent_seconds: float, using: str) -> list[str]:
 
 
 class Standing(NamedTuple):
-    """Whether an alarm fires, and how many looks in a row have found the figure on the other side."""
+    """The state of an alarm, and how many looks in a row have found the figure on the other side."""
 
     firing: bool = False
     looks: int = 0
 
 
 def is_reached(name: str, value: float, threshold: float) -> bool:
-    """Whether the figure is bad: at the threshold or above it; of a minimum, below it."""
+    """Return whether the figure is bad: at the threshold or above it; of a minimum, below it."""
     return value < threshold if name in MINIMA else value >= threshold
 
 
 def is_over(name: str, value: float, threshold: float) -> bool:
-    """Whether the figure is good again, clearly."""
+    """Return whether the figure is good again, clearly."""
     return value > END_ABOVE * threshold if name in MINIMA else value < END_BELOW * threshold
 
 
@@ -196,7 +196,7 @@ UNWATCHED_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look changed."""
+    """The changes of one look."""
 
     begun: int = 0
     ended: int = 0
@@ -246,7 +246,7 @@ def last_look_seconds(*, using: str) -> float | None:
 
 
 def is_stale(age: float | None) -> bool:
-    """Whether the last look is too old, with the age from last_look_seconds(), although there are thresholds."""
+    """Return whether the last look is too old, with the age from last_look_seconds(), although there are thresholds."""
     return load().alarms.watches and (age is None or age > STALE_SECONDS)
 
 
@@ -260,7 +260,7 @@ def _note_look(now: datetime, using: str) -> None:
 
 
 def _may_begin(reading: Reading) -> bool:
-    """Whether a figure without a row needs one."""
+    """Return whether a figure without a row needs one."""
     return reading.value > 0 if reading.name == RISING else is_reached(reading.name, reading.value, reading.threshold)
 
 
@@ -329,7 +329,7 @@ def _rising_seconds(row: JobAlarm, age: float, now: datetime, in_a_row: bool) ->
 
 
 def _is_open(row: JobAlarm) -> bool:
-    """Whether the next look must read the row."""
+    """Return whether the next look must read the row."""
     return row.firing or row.looks > 0 or row.rising_since is not None
 
 

@@ -179,7 +179,7 @@ def _ack(leases: list[Lease]) -> None:
 
 
 def _timed(measured: Measured, jobs: int, call: Callable[[], T]) -> T:
-    """What `call` returns; its time and its jobs are noted when it has returned."""
+    """Return what `call` returns, and note its time and its jobs."""
     begun = time.perf_counter()
     found = call()
     measured.seconds.append(time.perf_counter() - begun)

@@ -32,7 +32,7 @@ OTHER_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Counts:
-    """What was found or deleted, by queue and state."""
+    """Jobs found or deleted, by queue and state."""
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
     rows: dict[str, int] = field(default_factory=dict)  # of other tables
@@ -45,14 +45,14 @@ class _Counts:
         return self.jobs.total()
 
     def add(self, found: Chosen, ids: Collection[int]) -> None:
-        """Count these jobs."""
+        """Add these jobs to the counts."""
         if ids:
             self.jobs[found.queue, found.state] += len(ids)
             self.ids += ids if self.lists else ()
 
 
 def _states(text: str) -> Mapping[str, Kept]:
-    """done=7d,failed=90d"""
+    """Parse text such as done=7d,failed=90d."""
     found: dict[str, Kept] = {}
     for part in text.split(","):
         state, equals, age = part.strip().partition("=")
@@ -139,7 +139,7 @@ def _found_by(given: Mapping[str, Any]) -> _Found:
 
 
 def _is_of_all(given: Mapping[str, Any]) -> bool:
-    """Whether expired results and the other tables are pruned, too."""
+    """Return whether expired results and the other tables are pruned, too."""
     return given["state"] is None and given["queue"] is None
 
 
@@ -150,7 +150,7 @@ def _is_confirmed(found: _Found, using: str, given: Mapping[str, Any]) -> bool:
 
 
 def _keep(given: Mapping[str, Any], stack: ExitStack) -> Callable[[str, str], Keep | None]:
-    """What stores the jobs of a queue and state before they are deleted: what is asked for here, and by RETENTION."""
+    """Return what stores the jobs of a queue and state before they are deleted, as the options and RETENTION ask."""
     settings, file = load(), None
     if given["export"]:
         try:

@@ -110,7 +110,7 @@ def _stats(using: str, given: dict[str, Any]) -> Result:
 
 
 def summary(using: str) -> Iterator[str]:
-    """What waits and runs now, a line for each queue: what `jobs` alone prints."""
+    """A line for each queue with what waits and runs now, as `jobs` alone prints it."""
     return _table(snapshot(using=using), columns=_SUMMARY)
 
 

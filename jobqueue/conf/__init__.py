@@ -213,11 +213,11 @@ class Settings:
         return max(worker_seconds, self._queue(queue).lease_seconds or 0.0)
 
     def queue_ack_each(self, queue: str) -> bool:
-        """Whether jobs of `queue` are acked one by one."""
+        """Return whether jobs of `queue` are acked one by one."""
         return self._queue(queue).ack_each
 
     def queue_on_key_failure(self, queue: str) -> str:
-        """What happens to an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
+        """The policy for an ordering key of `queue` whose job is FAILED: "block", "halt" or "skip"."""
         return self._queue(queue).on_key_failure or self.on_key_failure
 
     def queue_retention(self, queue: str, state: str) -> Kept:
@@ -312,7 +312,7 @@ def _read_outbox(raw: Mapping[object, object] | None) -> tuple[OutboxSettings | 
 
 
 def _route_problem(pattern: object, route: object) -> str | None:
-    """What is wrong with a route, without its value: a URL may hold a password."""
+    """The problem of a route, without its value: a URL may hold a password."""
     where = f"OUTBOX: ROUTES[{pattern!r}]"
     if not isinstance(pattern, str) or not pattern or "," in pattern or "*" in pattern[:-1]:
         return f"{where}: a pattern must be a topic, or the beginning of topics followed by *"
@@ -332,7 +332,7 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")
 
 
 def is_test_run() -> bool:
-    """Whether this process runs tests: with Django's runner, pytest or any unittest runner.
+    """Return whether this process runs tests: with Django's runner, pytest or any unittest runner.
 
     Some runners do not call setup_test_environment(), which adds mail.outbox.
     """
@@ -342,5 +342,5 @@ def is_test_run() -> bool:
 
 
 def is_development() -> bool:
-    """Whether this process runs with DEBUG, or runs tests."""
+    """Return whether this process runs with DEBUG, or runs tests."""
     return bool(django_settings.DEBUG) or is_test_run()

@@ -45,7 +45,7 @@ class Kept:
 
     @property
     def all(self) -> bool:
-        """Whether none is deleted."""
+        """True if none is deleted."""
         return self.age_seconds is None and self.most is None
 
 

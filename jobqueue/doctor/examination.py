@@ -156,13 +156,13 @@ def _ping(using: str) -> None:
 
 
 def _lacks_jobs(finding: Finding) -> bool:
-    """Whether the job table is not there, or not as this release needs it."""
+    """Return whether the job table is not there, or not as this release needs it."""
     missing = finding.evidence.get("tables")
     return finding.id == "migrations_unapplied" or (isinstance(missing, list) and Job._meta.db_table in missing)
 
 
 def _run(one: Check, using: str, seconds: float) -> list[Finding]:
-    """What it found, also before it failed."""
+    """Run one check; returns what it found, also before it failed."""
     found: list[Finding] = []
     limit = nullcontext() if one.need is Need.NOTHING else time_limit(seconds, using=using)
     try:
@@ -186,7 +186,7 @@ def _run(one: Check, using: str, seconds: float) -> list[Finding]:
 
 
 def _isolated(using: str) -> AbstractContextManager[object]:
-    """In a caller's transaction a savepoint: on PostgreSQL no statement works after one that was refused."""
+    """A savepoint in a caller's transaction: on PostgreSQL no statement works after one that was refused."""
     return transaction.atomic(using=using) if in_callers_transaction(connections[using]) else nullcontext()
 
 

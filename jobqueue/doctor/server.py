@@ -170,7 +170,7 @@ NETWORK = ("nfs", "cifs", "smb", "fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "c
 
 @check("table_locks", "no table of jobqueue is locked as a whole", Need.DATABASE, table_locked=Level.ERROR)
 def locked_tables(using: str) -> Iterator[Finding]:
-    """On MariaDB that is seen only while sessions wait for it."""
+    """Find tables that are locked as a whole. MariaDB shows them only while sessions wait for the lock."""
     for one in row_locks.locked_tables(using):
         yield report(
             "table_locked",
@@ -194,7 +194,7 @@ def server_checks(using: str) -> Iterator[Finding]:
 
 
 class Rule(NamedTuple):
-    """What a setting must be. It is judged where the server has a setting of this name."""
+    """A rule for a setting, applied where the server has a setting of this name."""
 
     name: str
     is_right: Callable[[str], bool]
@@ -285,7 +285,7 @@ RULES = [
     busy_timeout=Level.WARNING,
 )
 def server_values(using: str) -> Iterator[Finding]:
-    """By RULES, and by what Django has to know."""
+    """Check the server's settings by RULES, and wait_timeout against CONN_MAX_AGE."""
     values = vendor(using).settings(connections[using])
     for rule in RULES:
         value = values.get(rule.name)

@@ -111,7 +111,7 @@ def connection_budget(using: str) -> Iterator[Finding]:
     worker_silent=Level.WARNING,
 )
 def workers(using: str) -> Iterator[Finding]:
-    """Whether any runs, and which are silent. Without a worker it is an error if jobs wait."""
+    """Check that workers run and none is silent. Without a worker it is an error if jobs wait."""
     seconds = load().worker_silent_seconds
     running = {*alive(seconds, using=using).values_list("name", flat=True)[:WORKERS_MAX]}
     rows = Worker.objects.using(using).filter(stopped_at__isnull=True).order_by("heartbeat_at")
@@ -145,7 +145,7 @@ def _silent(silent: list[tuple[str, str, datetime]], now: datetime) -> Finding:
 
 @check("versions", "all workers run one version", Need.TABLES, worker_versions=Level.WARNING)
 def worker_versions(using: str) -> Iterator[Finding]:
-    """By the rows of the workers that run."""
+    """Compare the versions in the rows of the workers that run."""
     rows = alive(load().worker_silent_seconds, using=using).values_list("version", flat=True)
     if len(found := Counter(rows[:WORKERS_MAX])) > 1:
         text = ", ".join(f"{version} ({number})" for version, number in sorted(found.items()))
@@ -258,7 +258,7 @@ def _foreign(queue: str, using: str) -> dict[str, list[int]]:
 
 @check("retries", "retries do not multiply", Need.TABLES, retries_multiply=Level.WARNING)
 def nested_retries(using: str) -> Iterator[Finding]:
-    """By what the workers have counted. W031 names the libraries that can be seen in the code."""
+    """Check the calls that workers have counted. W031 names the libraries that can be seen in the code."""
     rows = alive(load().worker_silent_seconds, using=using).filter(retries__isnull=False)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for counts in rows.values_list("retries", flat=True)[:WORKERS_MAX]:

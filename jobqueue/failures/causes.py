@@ -141,7 +141,7 @@ def _by_reason(error: BaseException) -> FailureCause | None:
 
 
 def _by_context(error: BaseException) -> FailureCause | None:
-    """Of a class that hides what it was raised for in its message: by that."""
+    """The cause of what a class was raised for that hides it in its message."""
     before = error.__cause__ or error.__context__
     return by_rules(before) if before is not None else None
 

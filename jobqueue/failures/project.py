@@ -62,7 +62,7 @@ def own_rule(rules: Mapping[str, FailureCause], kind: type, path: str) -> Failur
 
 
 def _loaded(path: str) -> object:
-    """What a path names, if its module is loaded; nothing is imported, because the class of an error is."""
+    """The object of a path, if its module is loaded. Nothing is imported: the class of an error is loaded."""
     module, _, name = path.rpartition(".")
     while module:
         if module in sys.modules:
@@ -79,7 +79,7 @@ def _loaded(path: str) -> object:
 
 
 def missing_class(path: str) -> str | None:
-    """What is wrong with the path of a class, as `check` says it: imports its module."""
+    """The problem of the path of a class, as `check` reports it; imports its module."""
     module = path.rpartition(".")[0]
     while module:
         try:

@@ -28,7 +28,7 @@ _CALLERS = tuple(PACKAGE + room + os.sep for room in ("worker", "testing"))
 
 
 def is_permanent(error: BaseException | str) -> bool:
-    """Whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
+    """Return whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
     return issubclass(type(error), ResultError)
 
 

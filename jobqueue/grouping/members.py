@@ -52,7 +52,7 @@ def callback_of(options: JSON) -> int | None:
 
 
 def is_parent(options: JSON) -> bool:
-    """Whether a job with these options is a node that others wait for."""
+    """Return whether a job with these options is a node that others wait for."""
     return isinstance(options, dict) and options.get(PARENT) is True
 
 

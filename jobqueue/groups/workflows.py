@@ -74,7 +74,7 @@ class _Added:
 
 
 class Workflow:
-    """What workflow() gives: add() and start()."""
+    """A workflow that is being made: add() its nodes, then start() it."""
 
     def __init__(self, name: str, if_failed: str, callbacks: Mapping[str, AnyTask | None], using: str | None) -> None:
         self._name, self._if_failed, self._callbacks, self._given = name, if_failed, callbacks, using

@@ -35,7 +35,7 @@ KEPT_MAX = 20
 
 @dataclass(slots=True)
 class _Memory:
-    """What this process read last."""
+    """The last reads of this process."""
 
     deadlocks: int | None = None
     lock_seconds: dict[str, float] = field(default_factory=dict)

@@ -29,7 +29,7 @@ class Runner:
 
     @property
     def active(self) -> bool:
-        """Whether a run is under way, whose next step is due in a moment."""
+        """True if a run is under way, whose next step is due in a moment."""
         return time.monotonic() < self._active_until
 
     def run_once(self, settings: Settings, *, using: str) -> Counter[str]:

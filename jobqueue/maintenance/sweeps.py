@@ -120,7 +120,7 @@ class GroupSweep:
 
     @property
     def more(self) -> bool:
-        """Whether the last pass has left groups or members for the next one."""
+        """True if the last pass has left groups or members for the next one."""
         return bool(self._after or self._looked)
 
     def _sweep(self, group_id: int, has_nodes: bool, using: str) -> Counter[str]:

@@ -75,7 +75,7 @@ def register(
 
 
 def was_cut(queues: str) -> bool:
-    """Whether the names of a worker's queues may have been too long to be stored as a whole."""
+    """Return whether the names of a worker's queues may have been too long to be stored as a whole."""
     # Up to three bytes of a character are left out on each side of the mark.
     return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
 

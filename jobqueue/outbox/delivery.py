@@ -176,7 +176,7 @@ class Delivery:
         self._log.failed(event, error, delay, logging.WARNING)
 
     def _is_dead_letter(self, event: Event) -> bool:
-        """Whether no attempt can help; the event is a dead letter then."""
+        """Make an event that no attempt can help a dead letter; return whether it is one."""
         problem: BaseException | str
         if isinstance(event.payload, PayloadError):
             problem = event.payload

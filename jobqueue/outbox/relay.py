@@ -61,7 +61,7 @@ class Relay:
 
     @property
     def idle(self) -> bool:
-        """Whether the last round of all keys and topics found nothing that is due."""
+        """True if the last round of all keys and topics found nothing that is due."""
         return self._claimer.idle
 
     def run_once(self) -> int:

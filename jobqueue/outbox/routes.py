@@ -95,7 +95,7 @@ def find_unrouted(
 
 
 def next_ids(found: Iterable[Unrouted], *, using: str) -> dict[str, int]:
-    """By topic, the first of these events that relays try again every minute; others may wait for a longer back-off.
+    """Map each topic to its first event that relays try every minute; others may wait for a longer back-off.
 
     All relays find the same one, so that one of them can speak for all. One read by the primary key.
     """

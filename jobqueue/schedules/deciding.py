@@ -41,7 +41,7 @@ _HELD = (
 
 
 class Fired(NamedTuple):
-    """What a pass over due schedules did."""
+    """The result of a pass over due schedules."""
 
     jobs: int = 0
     more: bool = False  # ticks that are due were left for later

@@ -36,7 +36,7 @@ logger = logging.getLogger("jobqueue.worker")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a schedule says besides its task: checked, in the units of the fields."""
+    """The terms of a schedule besides its task, checked and in the units of the fields."""
 
     timing: Timing
     missed: str = "latest"

@@ -71,7 +71,7 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class Looks:
-    """What one worker keeps between its looks."""
+    """State that one worker keeps between its looks."""
 
     #: since when it looks without a pause, by the clock of the database
     since: datetime | None = None

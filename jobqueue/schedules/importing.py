@@ -368,7 +368,7 @@ def _cron(kind: str, next_run: datetime, zone: tzinfo) -> str:
 
 
 def _is_fixed(zone: tzinfo, since: datetime) -> bool:
-    """Whether the clocks of a zone do not change within a year."""
+    """Return whether the clocks of a zone do not change within a year."""
     return len({(since + timedelta(days=10 * n)).astimezone(zone).utcoffset() for n in range(37)}) == 1
 
 
@@ -380,7 +380,7 @@ RUNS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What becomes of one row. `outcome`: "new", "exists" (it is left alone) or "skipped"; then `why`."""
+    """The plan for one row. `outcome`: "new", "exists" (it is left alone) or "skipped"; then `why`."""
 
     name: str
     task: str
@@ -395,7 +395,7 @@ class Planned:
 
 
 def plan(source: str, mapping: Mapping[str, str], *, using: str, tables_in: str | None = None) -> list[Planned]:
-    """What an import from "beat" or "django-q2" would do; nothing is written.
+    """Plan an import from "beat" or "django-q2"; nothing is written.
 
     `mapping`: paths of tasks there and here. `tables_in`: the alias of their tables; default `using`. Raises
     InvalidValue if the tables do not exist, or a path of `mapping` is not a task here or is not named there.

@@ -64,7 +64,7 @@ class Cron:
         return found
 
     def _exists(self, tick: datetime) -> bool:
-        """Whether the clock shows the time that cronsim means: a day that begins with a gap has no 0 o'clock."""
+        """Return whether the clock shows the time that cronsim means: a day that begins with a gap has no 0 o'clock."""
         before = tick - _DAY
         same = before.astimezone(self.zone).utcoffset() == tick.astimezone(self.zone).utcoffset()
         return same or self._is_tick(tick)
@@ -91,7 +91,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a schedule says about time. One of `cron` and `every_seconds` is set; instants are aware."""
+    """When a schedule ticks. One of `cron` and `every_seconds` is set; instants are aware."""
 
     cron: str | None = None
     every_seconds: float | None = None

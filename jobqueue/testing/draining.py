@@ -99,7 +99,7 @@ class _Drainer:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached. Raises RuntimeError after ENDLESS runs without a limit."""
+        """True if the limit is reached. Raises RuntimeError after ENDLESS runs without a limit."""
         if self._limit is None and len(self.runs) >= ENDLESS:
             raise RuntimeError(
                 f"drain() has run {ENDLESS} jobs and more are due; the last run was {self.runs[-1]}. "

@@ -260,7 +260,7 @@ class KombuBroker(Destination):
         self._declared.add(queue)
 
     def _is_there(self, queue: str) -> bool:
-        """Whether the queue exists: AMQP brokers refuse to declare it again with other arguments."""
+        """Return whether the queue exists: AMQP brokers refuse to declare it again with other arguments."""
         if self._connection.transport.driver_type != "amqp":
             return False
         try:

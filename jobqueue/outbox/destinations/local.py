@@ -73,7 +73,7 @@ def subscribers_of(topic: str) -> list[Subscriber]:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether `topic` equals `pattern`, or begins with the part before its final *."""
+    """Return whether `topic` equals `pattern`, or begins with the part before its final *."""
     return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
 
 
