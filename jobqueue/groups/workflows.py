@@ -119,10 +119,7 @@ class Workflow:
         try:
             found = retry_transient("enqueue", partial(self._write, order, using), using=using, repeatable=False)
         except SynchronousOnlyOperation:
-            raise InsideCoroutine(
-                "start() was called inside a coroutine, and it uses the database. Nothing was written; write: "
-                "await sync_to_async(wf.start)()."
-            ) from None
+            raise InsideCoroutine("start()", "write: await sync_to_async(wf.start)()") from None
         self._started = True
         return found
 
