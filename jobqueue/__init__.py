@@ -28,12 +28,13 @@ __all__ = ["__version__", "current_job", "enqueue", "enqueue_many", "group", "ha
 
 
 def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The __getattr__ of a package whose public names stand in its `modules`: name -> module below the package."""
+    """The __getattr__ of a package. `modules`: the public names in each of its modules, separated by spaces."""
+    places = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> object:
-        if name not in modules:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        value = getattr(import_module(f"{package}.{places[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -43,13 +44,12 @@ def import_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[s
 __getattr__ = import_on_first_use(
     __name__,
     {
-        "current_job": "context.job_context",
-        "enqueue": "producer.enqueueing",
-        "enqueue_many": "producer.enqueueing",
-        "group": "groups.making",
-        "handler": "tasks.registry",
-        "schedule": "schedules.declaring",
-        "task": "tasks.definition",
-        "workflow": "groups.workflows",
+        "context.job_context": "current_job",
+        "producer.enqueueing": "enqueue enqueue_many",
+        "groups.making": "group",
+        "groups.workflows": "workflow",
+        "schedules.declaring": "schedule",
+        "tasks.definition": "task",
+        "tasks.registry": "handler",
     },
 )

@@ -140,7 +140,7 @@ def _stamp(request: _Request[M], skip_locked: bool) -> list[M]:
 
 
 def _any_locked(rows: models.QuerySet[M], using: str) -> bool:
-    """Whether another transaction has locked one of `rows`. Raises _Overtaken if one of them has just become free.
+    """True if another transaction has locked one of `rows`. Raises _Overtaken if one of them has just become free.
 
     An older snapshot shows rows that others have taken since: only a read that locks tells these from locked ones.
     """
@@ -159,7 +159,7 @@ def _any_locked(rows: models.QuerySet[M], using: str) -> bool:
 
 
 def _each_once(rows: list[M], n: int) -> list[M]:
-    """Without duplicates: a join returns a row once for each row that it is joined with."""
+    """Remove duplicates: a join returns a row once for each row that it is joined with."""
     found = list({row.pk: row for row in rows}.values())
     if len(found) < len(rows) and len(found) < n:
         raise InvalidValue(

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class JobQueueConfig(AppConfig):
-    """INSTALLED_APPS += ["jobqueue"]."""
+    """The app: INSTALLED_APPS += ["jobqueue"]."""
 
     name = "jobqueue"
     verbose_name = _("Job queue")

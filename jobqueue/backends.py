@@ -99,10 +99,7 @@ class JobQueueBackend(BaseTaskBackend):
             return self._add(*prepared)
         except SynchronousOnlyOperation:
             name = task.func.__name__
-            raise InsideCoroutine(
-                f"{name}.enqueue() was called inside a coroutine, and it uses the database. Nothing was written; "
-                f"write: await {name}.aenqueue(...)."
-            ) from None
+            raise InsideCoroutine(f"{name}.enqueue()", f"write: await {name}.aenqueue(...)") from None
 
     async def aenqueue(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> TaskResult[JSON]:
         """enqueue() on an event loop: arguments are checked there, and the INSERT is one call in Django's thread.
@@ -124,10 +121,7 @@ class JobQueueBackend(BaseTaskBackend):
             return self._add_many(task, *prepared, added)
         except SynchronousOnlyOperation:
             name = task.func.__name__
-            raise InsideCoroutine(
-                f"{name}.enqueue_many() was called inside a coroutine, and it uses the database. Nothing was written; "
-                f"write: await {name}.aenqueue_many(...)."
-            ) from None
+            raise InsideCoroutine(f"{name}.enqueue_many()", f"write: await {name}.aenqueue_many(...)") from None
 
     async def aenqueue_many(self, task: AnyTask, calls: Sequence[Call]) -> list[TaskResult[JSON]]:
         """enqueue_many() on an event loop, as aenqueue()."""
@@ -271,7 +265,7 @@ def _keys(task: AnyTask, payload: dict[str, JSON]) -> dict[str, Any]:
 
 
 def _hashes(spec: TaskSpec) -> bool:
-    """Whether a hash of the arguments is the key of a job for which the task gives none."""
+    """Return whether a hash of the arguments is the key of a job for which the task gives none."""
     return (spec.unique is not None or spec.unique_seconds is not None) and spec.dedupe_key is None
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.failures.known import classes
+from jobqueue.failures.causes import classes
 from jobqueue.validation import signature_of
 
 
@@ -116,7 +116,7 @@ def least_wait(wait: Wait) -> float:
 
 
 def takes_task_result(function: Callable[..., object]) -> bool:
-    """Whether a back-off function has the form proposed for Django Tasks: its parameters have these names."""
+    """Return whether a back-off function has the form proposed for Django Tasks: its parameters have these names."""
     signature = signature_of(function, follow_wrapped=True)
     return signature is not None and set(signature.parameters) >= _DJANGO
 

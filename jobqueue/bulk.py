@@ -21,7 +21,7 @@ CHUNK_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ChunkProgress:
-    """What has been committed so far."""
+    """How much has been committed so far."""
 
     rows: int = 0  # changed or deleted rows of the model itself
     chunks: int = 0

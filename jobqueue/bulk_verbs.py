@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import Error
 from django.db.models import QuerySet
@@ -59,16 +60,7 @@ def record(
     with explain_missing_table(alias):
         newest = newest_id(alias)
         until = newest if until_id is None else min(until_id, newest)
-        event = AuditEvent(
-            user_id=who.user_id,
-            user_name=storable(who.user_name, USER_CHARS),
-            program=storable(who.program, PROGRAM_CHARS),
-            verb=verb,
-            filters=wanted,
-            reason=storable(reason.strip(), REASON_CHARS),
-            matched=count(verb, wanted, until, alias),
-            until_id=until,
-        )
+        event = _event(verb, wanted, who, reason, matched=count(verb, wanted, until, alias), until_id=until)
         _insert(event, alias)
         return _read_back(event.pk, alias)
 
@@ -81,22 +73,20 @@ def record_done(
     Raises OutcomeUnknown.
     """
     alias = alias_of(using)
-    event = AuditEvent(
+    ended = {"due_at": None, "started_at": UtcNow(), "ended_at": UtcNow(), "phase": AuditEvent.State.DONE}
+    _insert(_event(verb, filters, who, reason, matched=changed, changed=changed, until_id=0, **ended), alias)
+
+
+def _event(verb: str, filters: Mapping[str, str], who: Who, reason: str, **columns: Any) -> AuditEvent:
+    return AuditEvent(
         user_id=who.user_id,
         user_name=storable(who.user_name, USER_CHARS),
         program=storable(who.program, PROGRAM_CHARS),
         verb=verb,
         filters=dict(filters),
         reason=storable(reason.strip(), REASON_CHARS),
-        phase=AuditEvent.State.DONE,
-        matched=changed,
-        changed=changed,
-        until_id=0,
-        due_at=None,
-        started_at=UtcNow(),
-        ended_at=UtcNow(),
+        **columns,
     )
-    _insert(event, alias)
 
 
 def _insert(event: AuditEvent, using: str) -> None:

@@ -21,7 +21,7 @@ from django.db.migrations.exceptions import BadMigrationError, NodeNotFoundError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
-from jobqueue.alarms.recipients import alarm_problems
+from jobqueue.alarms.delivery import alarm_problems
 from jobqueue.conf.known_tasks import having
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
@@ -207,7 +207,7 @@ def _conf() -> conf.Settings:
 
 
 def server_problems(alias: str) -> Iterator[Problem]:
-    """What check_database() reports of the database `alias`."""
+    """The problems of the database `alias` that check_database() reports."""
     connection, found = connections[alias], vendor(alias)
     if not found.supported:
         yield Problem(
@@ -316,7 +316,7 @@ def pending_migrations(using: str) -> list[str]:
 
 
 def _is_migrating() -> bool:
-    """Whether `migrate` runs the checks: it does so before it makes the tables."""
+    """Return whether `migrate` runs the checks: it does so before it makes the tables."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         kinds = type(frame.f_locals.get("self")).__mro__

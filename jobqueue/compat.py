@@ -60,7 +60,7 @@ task_backends = tasks.task_backends
 
 
 def only_logs(signal: Signal, log: object) -> bool:
-    """Whether Django's own receiver, the function `log`, which logs a line, is alone with one of its signals."""
+    """Return whether Django's own receiver, the function `log`, which logs a line, is alone with one of its signals."""
     receivers = signal.receivers
     return len(receivers) == 1 and receivers[0][0][0] == id(log)
 

@@ -178,6 +178,11 @@ class InsideTransaction(JobQueueError, RuntimeError):
 class InsideCoroutine(JobQueueError, SynchronousOnlyOperation):
     """The call uses the database, so a coroutine must not make it. Nothing was written; the message names the other."""
 
+    def __init__(self, call: str, instead: str) -> None:
+        super().__init__(
+            f"{call} was called inside a coroutine, and it uses the database. Nothing was written; {instead}."
+        )
+
 
 class TransactionLeftOpen(JobQueueError, RuntimeError):
     """A job, or a synchronous call of a coroutine, returned inside a transaction. The transaction was rolled back."""

@@ -73,7 +73,7 @@ def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) ->
 
 
 def _next(facts: dict[str, Any]) -> str:
-    """What follows after the run, if it has not ended the job well."""
+    """The end of the line of a run that has not ended the job well."""
     if facts["outcome"] == RunOutcome.DEAD:
         return "  no attempts left" if facts["attempt"] >= facts["max_attempts"] else "  not retried"
     delay = facts.get("delay_seconds")

@@ -66,7 +66,7 @@ class JobQueueInstrumentor:
 
     @property
     def is_instrumented(self) -> bool:
-        """Whether this process is traced."""
+        """True if this process is traced."""
         return _tracer is not None
 
 
@@ -110,7 +110,7 @@ class Traced:
             span = self._tracer.start_span(name, kind=kind, attributes=attributes | dict(self._more), links=links)
             self._token, self._span = context.attach(trace.set_span_in_context(span)), span
         except Exception:
-            logger.exception("a span could not be begun; the work goes on without it")
+            logger.exception("could not start a span; continuing without it")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
@@ -127,7 +127,7 @@ class Traced:
                 self._end(self._span, self._failed if error is None else error)
             self._span.end()
         except Exception:
-            logger.exception("a span could not be ended")
+            logger.exception("could not end a span")
 
     @property
     def headers(self) -> dict[str, str]:

@@ -246,7 +246,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _changes_a_file(event: str, args: tuple[Any, ...]) -> bool:
-    """Whether an audit event is such a change; Python's own caches of compiled modules are none."""
+    """Return whether an audit event is such a change; Python's own caches of compiled modules are none."""
     # A number is a pipe or a file that is open already.
     if event == "open" and (isinstance(args[0], int) or not args[2] & _WRITING):
         return False

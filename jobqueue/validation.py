@@ -34,7 +34,7 @@ if sys.version_info >= (3, 14):
 
 def check_queue(queue: object) -> str:
     """`queue` if it is a queue name: 1-64 bytes of UTF-8, no leading '-', none of , : * and control characters."""
-    name = _text(queue, "queue")
+    name = check_text(queue, "queue")
     size = len(name.encode())
     if not 1 <= size <= QUEUE_BYTES:
         raise InvalidValue(
@@ -117,7 +117,7 @@ def check_instant(value: object, what: str = "run_at") -> datetime:
 
 
 def is_redis_url(value: object) -> TypeGuard[str]:
-    """Whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
+    """Return whether `value` is a redis://, rediss:// or unix:// URL that names a host or a socket."""
     if not isinstance(value, str):
         return False
     try:
@@ -130,7 +130,7 @@ def is_redis_url(value: object) -> TypeGuard[str]:
 
 def check_worker(name: object) -> str:
     """`name` if it can be stored as locked_by: 1 to 128 printable characters."""
-    worker = _text(name, "worker")
+    worker = check_text(name, "worker")
     if not 1 <= len(worker) <= WORKER_CHARS or not worker.isprintable():
         raise InvalidValue(f"worker {worker[:40]!r} must be 1 to {WORKER_CHARS} printable characters.")
     return worker
@@ -138,7 +138,7 @@ def check_worker(name: object) -> str:
 
 def check_lock_name(name: object) -> str:
     """`name` if it names a lock: 1 to 255 characters, compared byte for byte."""
-    lock = _text(name, "the name of a lock")
+    lock = check_text(name, "the name of a lock")
     if not 1 <= len(lock) <= LOCK_CHARS:
         raise InvalidValue(
             f"the name of a lock has {len(lock)} characters; allowed are 1 to {LOCK_CHARS}. Nothing was locked; "
@@ -149,7 +149,7 @@ def check_lock_name(name: object) -> str:
 
 def check_topic(topic: object) -> str:
     """`topic` if it names a kind of event: 1 to 255 characters, no '*', ',' or control characters, byte for byte."""
-    name = _text(topic, "topic")
+    name = check_text(topic, "topic")
     if not 1 <= len(name) <= TOPIC_CHARS:
         raise InvalidValue(f"topic {name[:20]!r} must have 1 to {TOPIC_CHARS} characters. Nothing was written.")
     if any(c in ",*" or _is_control(c) for c in name):
@@ -157,11 +157,6 @@ def check_topic(topic: object) -> str:
             f"topic {name!r} may not contain ',', '*' or control characters. Nothing was written; choose another name."
         )
     return name
-
-
-def check_text(value: object, what: str) -> str:
-    """`value` if it is a str that every database can store."""
-    return _text(value, what)
 
 
 TAG_CHARS = 64
@@ -227,7 +222,8 @@ def shown(value: float) -> str:
     return str(value) if not isinstance(value, int) or abs(value) < 10**40 else "an int of more than 40 digits"
 
 
-def _text(value: object, what: str) -> str:
+def check_text(value: object, what: str) -> str:
+    """`value` if it is a str that every database can store."""
     if not isinstance(value, str):
         raise InvalidType(f"{what} must be a str, got {type(value).__name__}. Nothing was written.")
     _utf8(value, what)

@@ -11,7 +11,7 @@ from jobqueue.gates import declared, waiting
 from jobqueue.gates import rules as gate_rules
 from jobqueue.locks import lock, redis
 from jobqueue.lockstats import recorder
-from jobqueue.maintenance import lock_sweeper, lock_watch
+from jobqueue.maintenance import cleaner, lock_watch
 from jobqueue.otel import JobQueueInstrumentor
 from jobqueue.producer import back_pressure
 from jobqueue.schedules import declaring
@@ -26,7 +26,7 @@ MEMORIES = (
     candidates._next_aged_look,
     back_pressure._backlogs._known,
     declared._met,
-    lock_sweeper._positions,
+    cleaner._positions,
     lock_watch._memories,
     outcomes._without_lock,
     redis._strays,

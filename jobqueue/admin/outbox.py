@@ -34,9 +34,9 @@ from jobqueue.admin.page.verb_admin import VerbAdmin, VerbList, apply
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import operator, statements, unrouted
+from jobqueue.outbox import operator, routes, statements
+from jobqueue.outbox.routes import Unrouted, ids_of
 from jobqueue.outbox.statements import NO_DESTINATION, key_lane
-from jobqueue.outbox.unrouted import Unrouted, ids_of
 from jobqueue.validation import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ LANES_MAX = 200
 
 def unrouted_words() -> str:
     """Which topics have no route and no subscriber, with the events that wait; "" if relays found none."""
-    found = unrouted.find(using=load().database, limit=LANES_MAX)
+    found = routes.find_unrouted(using=load().database, limit=LANES_MAX)
     if not found:
         return ""
     return (
@@ -133,7 +133,7 @@ def _topic_words(found: Unrouted) -> str:
 
 
 def _number(ids: Sequence[int]) -> str:
-    return f"{unrouted.COUNT_MAX}+" if len(ids) > unrouted.COUNT_MAX else str(len(ids))
+    return f"{routes.COUNT_MAX}+" if len(ids) > routes.COUNT_MAX else str(len(ids))
 
 
 def was_unrouted(event: ShownEvent) -> bool:
@@ -171,7 +171,7 @@ def _unrouted(event: ShownEvent) -> str:
         "<app>/tasks.py, route the topic in the settings, or skip the event."
     )
     assert event.lane is not None
-    later = unrouted.after(event.lane, event.pk, using=load().database)
+    later = routes.waiting_after(event.lane, event.pk, using=load().database)
     if event.key is None or not later:
         return text
     return (

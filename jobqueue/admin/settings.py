@@ -31,15 +31,14 @@ from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, plain, 
 from jobqueue.admin.page.navigation import SitePage
 from jobqueue.conf import OutboxSettings, Settings
 from jobqueue.conf.alarms import NOTIFY, WORKERS, Recipient
-from jobqueue.conf.queues import QueueSettings
-from jobqueue.conf.retention import DEFAULT, STATES, Kept
+from jobqueue.conf.queues import DEFAULT, STATES, Kept, QueueSettings
 from jobqueue.conf.rules import MAPPING, Rule
 from jobqueue.db import vendor
 from jobqueue.db.clock import SKEW_SECONDS, compare_clocks
 from jobqueue.doctor import Finding, Level
 from jobqueue.doctor.examination import Examination, run_checks
 from jobqueue.failures.dependencies import DependencySettings
-from jobqueue.masking.urls import HIDDEN, hide_database, hide_place, hide_route, hide_url
+from jobqueue.masking import HIDDEN, hide_database, hide_place, hide_route, hide_url
 
 if TYPE_CHECKING:
     Facts = list[tuple[StrOrPromise, str]]

@@ -58,13 +58,26 @@ def count(most: int) -> Callable[[str], int]:
     return parse
 
 
-def check_options(verbs: Mapping[str, Collection[str]], verb: str, given: Mapping[str, Any]) -> None:
-    """Raise InvalidValue for an option that belongs to other ones of `verbs`, which has the options of each."""
+def read_words(given: Mapping[str, Any], forms: Mapping[str, Collection[str]]) -> list[str]:
+    """The words of a sub-command: a verb, and the names that it takes; ["list"] if there are none.
+
+    `forms` has the options of each form, such as "pause NAME". Raises InvalidValue for other words, for an option of
+    another verb, and without --reason for a verb that takes it.
+    """
+    words: list[str] = given["words"] or ["list"]
+    verb, place = words[0], f"jobs {given['subcommand']}"
+    lengths = [len(form.split()) for form in forms if form.split()[0] == verb]
+    if len(words) not in lengths:
+        raise InvalidValue(f"{place} takes no words, or: {', '.join(forms)}. Nothing was changed.")
+    verbs = {form.split()[0]: options for form, options in forms.items()}
     for option in dict.fromkeys(chain.from_iterable(verbs.values())):
         if given[option] not in (None, False) and option not in verbs[verb]:
             takers = ", ".join(name for name, taken in verbs.items() if option in taken)
             shown = option.replace("_", "-")
             raise InvalidValue(f"--{shown} goes with {takers}, not with {verb}. Nothing was changed.")
+    if "reason" in verbs[verb] and given["reason"] is None:
+        raise InvalidValue(f"{place} {verb} needs --reason, for whoever finds it. Nothing was changed.")
+    return words
 
 
 def size(text: str) -> int:

@@ -179,7 +179,7 @@ def _ack(leases: list[Lease]) -> None:
 
 
 def _timed(measured: Measured, jobs: int, call: Callable[[], T]) -> T:
-    """What `call` returns; its time and its jobs are noted when it has returned."""
+    """Return what `call` returns, and note its time and its jobs."""
     begun = time.perf_counter()
     found = call()
     measured.seconds.append(time.perf_counter() - begun)
@@ -223,7 +223,7 @@ def _bench(using: str, given: dict[str, Any]) -> Iterator[Result]:
     if not is_complete:
         complain("it was interrupted")
     if not bench.is_clean:
-        complain("some of its jobs are locked, or it was interrupted again: the next bench removes them")
+        complain("some of its jobs are left, locked or because of a second interrupt; the next bench removes them")
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def bash(jobs: Words) -> str:
 
 
 def _bash_values(place: Words) -> Iterator[str]:
-    """What may follow the options that take a value: those with the same values together."""
+    """The values of the options that take one; options with the same values share a line."""
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for option in place.options:
         if option.takes_value:

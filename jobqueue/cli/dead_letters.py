@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import transaction
 
-from jobqueue.cli.arguments import FOUND, count
+from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit, change_each
 from jobqueue.cli.output import Result, Results, Subcommand, confirm, instant, listed
 from jobqueue.dead_letters import Note, Redriven, note, notes, redrive, redrives, stop
@@ -149,13 +149,12 @@ def _declare_redrives(parser: ArgumentParser) -> None:
 
 
 def _redrives(using: str, given: dict[str, Any]) -> Result:
-    if not given["words"]:
+    verb, *ids = read_words(given, {"list": (), "stop ID": ()})
+    if verb == "list":
         found = redrives(limit=given["limit"], using=using)
         lines = listed(map(_described, found), found, given, "no redrive was recorded")
         return Result({"redrives": list(map(asdict, found))}, lines)
-    if len(given["words"]) != 2 or given["words"][0] != "stop":
-        raise InvalidValue("jobs redrives takes either no words, or: stop ID. Nothing was changed.")
-    number = given["words"][1]
+    (number,) = ids
     done = stop(number, using=using)
     audit("stop", {"redrive": number}, changed=int(done), using=using)
     what = "is stopped" if done else "does not exist or has ended; nothing was changed"

@@ -61,14 +61,14 @@ def _enqueue(using: str, given: dict[str, Any]) -> Result:
 def _list(text: str) -> list[Any]:
     found = _json(text)
     if not isinstance(found, list):
-        raise ArgumentTypeError(f"{text[:80]!r} is no JSON list, such as '[42, \"a\"]'. Nothing was written.")
+        raise ArgumentTypeError(f"{text[:80]!r} is not a JSON list such as '[42, \"a\"]'. Nothing was written.")
     return found
 
 
 def _object(text: str) -> dict[str, Any]:
     found = _json(text)
     if not isinstance(found, dict):
-        raise ArgumentTypeError(f"{text[:80]!r} is no JSON object, such as '{{\"n\": 1}}'. Nothing was written.")
+        raise ArgumentTypeError(f"{text[:80]!r} is not a JSON object such as '{{\"n\": 1}}'. Nothing was written.")
     return found
 
 
@@ -76,7 +76,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"{text[:80]!r} is no JSON: {error}. Nothing was written.") from None
+        raise ArgumentTypeError(f"{text[:80]!r} is not JSON: {error}. Nothing was written.") from None
 
 
 def _instant(text: str) -> datetime:
@@ -86,7 +86,7 @@ def _instant(text: str) -> datetime:
         found = None
     if found is None or found.utcoffset() is None:
         raise ArgumentTypeError(
-            f"{text[:40]!r} is no instant with an offset from UTC, such as 2026-01-31T18:00+09:00. Nothing was "
+            f"{text[:40]!r} is not a time with a UTC offset, such as 2026-01-31T18:00+09:00. Nothing was "
             "written; --in takes a time from now."
         )
     return found

@@ -1,4 +1,4 @@
-"""Sub-commands about jobs: list and show them; cancel, discard and release jobs by their ids."""
+"""Sub-commands about jobs and groups of jobs: list and show them, cancel, discard and release jobs, resume groups."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from django.db.models import Q
 from django.db.models.functions import Right
 
-from jobqueue import transitions
-from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count
-from jobqueue.cli.audited import change_each
+from jobqueue import groups, transitions
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, read_words
+from jobqueue.cli.audited import audit, change_each
 from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
-from jobqueue.cli.output import Result, Results, Subcommand, instant
+from jobqueue.cli.output import Result, Results, Subcommand, instant, listed
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.parts import ids_that_meet, totals
@@ -24,6 +24,7 @@ from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.explanation import reason_in_words
+from jobqueue.groups import Group
 from jobqueue.log_format import count_of
 from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
@@ -66,7 +67,7 @@ def _declare_list(parser: ArgumentParser) -> None:
 
 def _list(using: str, given: dict[str, Any]) -> Result:
     if given["groups"]:
-        return _groups(using, given)
+        return _dead_letter_groups(using, given)
     ids, complete = _ids(using, given)
     found = _jobs(using, ids)
     return Result({"jobs": found, "complete": complete}, _listed(found, complete))
@@ -80,7 +81,7 @@ def _listed(found: list[dict[str, Any]], complete: bool) -> Iterator[str]:
     if not found:
         yield "no job matches"
     if not complete:
-        yield "only the newest jobs were looked at; --state failed looks at all dead letters"
+        yield "only the newest jobs were searched; --state failed searches all dead letters"
 
 
 def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
@@ -134,13 +135,13 @@ def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def _groups(using: str, given: dict[str, Any]) -> Result:
+def _dead_letter_groups(using: str, given: dict[str, Any]) -> Result:
     wanted = check_dead_filter(**filter_of(given))
     if given["state"] not in (None, "failed"):
         raise InvalidValue("--groups is about dead letters: leave --state out.")
     rows, are_older = newest_rows(using, wanted, GROUPED_MAX)
-    groups = groups_of(rows, using)
-    shown = groups[: given["limit"]]
+    kinds = groups_of(rows, using)
+    shown = kinds[: given["limit"]]
 
     def lines() -> Iterator[str]:
         for one in shown:
@@ -149,10 +150,10 @@ def _groups(using: str, given: dict[str, Any]) -> Result:
             yield "  ".join(parts)
             if one.note:
                 yield f"   note: {shortened(one.note)}"
-        said = f"{count_of(sum(one.count for one in groups), 'dead letter')} in {count_of(len(groups), 'group')}"
+        said = f"{count_of(sum(one.count for one in kinds), 'dead letter')} in {count_of(len(kinds), 'group')}"
         yield f"{said}, among the newest {GROUPED_MAX}" if are_older else said
 
-    complete = len(groups) == len(shown) and not are_older
+    complete = len(kinds) == len(shown) and not are_older
     return Result({"groups": list(map(asdict, shown)), "complete": complete}, lines())
 
 
@@ -269,3 +270,61 @@ DISCARD = Subcommand(
     "End failed and waiting jobs as canceled, so that they are dead letters no more.", _declare_change, _change
 )
 RELEASE = Subcommand("Take running jobs from their workers, without using an attempt.", _declare_change, _change)
+
+
+def _declare_groups(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="VERB ID",
+        help="show, seal or cancel the group ID, or resume the workflow ID; without a verb, or with list, list groups",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="with resume: only say which nodes would run again")
+    parser.add_argument("--limit", type=count(10_000), default=20, metavar="N", help="number of groups (default 20)")
+    parser.add_argument("--live", action="store_true", help="only groups that have not ended")
+
+
+def _groups_of_jobs(using: str, given: dict[str, Any]) -> Result:
+    verb, *ids = read_words(
+        given, {"list": (), "show ID": (), "seal ID": (), "cancel ID": (), "resume ID": ("dry_run",)}
+    )
+    if verb == "list":
+        found = groups.known(limit=given["limit"], ended=not given["live"], using=using)
+        lines = listed(map(_group_line, found), found, given, "no group matches")
+        return Result({"groups": list(map(_group_facts, found))}, lines)
+    if verb == "resume":
+        return _resume_workflow(ids[0], using, dry_run=given["dry_run"])
+    if verb == "show":
+        group = groups.get(ids[0], using=using)
+        return Result({"group": _group_facts(group)}, [_group_line(group)])
+    changed = (groups.seal if verb == "seal" else groups.cancel)(ids[0], using=using)
+    audit(verb, {"group": ids[0]}, changed=int(changed), using=using)
+    group = groups.get(ids[0], using=using)
+    said = _group_line(group) if changed else f"{_group_line(group)}; nothing was changed"
+    return Result({"changed": changed, "group": _group_facts(group)}, [said], 0 if changed else FOUND)
+
+
+def _resume_workflow(group_id: str, using: str, *, dry_run: bool) -> Result:
+    found = groups.resume(group_id, dry_run=dry_run, using=using)
+    if not found.dry_run:
+        audit("resume", {"group": group_id}, changed=len(found.runs) + len(found.waits), using=using)
+    would = "would run" if found.dry_run else "run"
+    lines = [f"{name}: {would} again now" for name in found.runs]
+    lines += [f"{name}: {would} again after its parents" for name in found.waits]
+    nothing = "no node has failed or was canceled; nothing was changed"
+    return Result(asdict(found), lines or [nothing], 0 if lines else FOUND)
+
+
+def _group_line(one: Group) -> str:
+    state = "canceled" if one.canceled_at is not None and one.state != "ended" else one.state
+    counts = f"{one.done} done, {one.failed} failed, {one.canceled} canceled of {one.total}"
+    return f"#{one.id}  {one.name}  {state}  {counts}"
+
+
+def _group_facts(one: Group) -> dict[str, Any]:
+    return asdict(one) | {"outstanding": one.outstanding}
+
+
+GROUPS = Subcommand(
+    "List groups and workflows, newest first, or show, seal, cancel or resume one.", _declare_groups, _groups_of_jobs
+)

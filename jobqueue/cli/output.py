@@ -33,7 +33,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command has found or done.
+    """The result of a command.
 
     `document` is for --json; it gets the key "version", and may contain instants. `lines` are for people, and are not
     read if they are not printed. A script, for a shell or a database server, is printed as it is, at any verbosity: to
@@ -62,7 +62,7 @@ class Subcommand:
     has_database: bool = True
 
     def declare(self, parser: ArgumentParser) -> None:
-        """Add all arguments."""
+        """Add the arguments of this sub-command, and those that all have."""
         if self.arguments is not None:
             self.arguments(parser)
         if self.watched:
@@ -125,7 +125,7 @@ def complain(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Whether to do it: --yes, or the answer on a terminal. Raises InvalidValue where nobody can answer."""
+    """Return True with --yes, or if the answer on a terminal is yes. Raises InvalidValue where nobody can answer."""
     if yes:
         return True
     if not (sys.stdin is not None and sys.stdin.isatty()):
@@ -157,7 +157,7 @@ def listed(lines: Iterable[str], found: Sized, given: Mapping[str, Any], none: s
     """The lines of what was found; then that there may be more, if --limit was reached, or `none` if nothing was."""
     yield from lines
     if len(found) >= given["limit"]:
-        yield "there may be more: pass a larger --limit"
+        yield "there may be more; pass a larger --limit"
     if not found and none:
         yield none
 
@@ -179,7 +179,7 @@ def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: M
             try:
                 block = _read(look, using, given)
             except (Error, DatabaseBusy, StatementTimeout) as found:
-                error = f"{unreadable(using, found)} It is read again in {format_seconds(seconds)}."
+                error = f"{unreadable(using, found)} Trying again in {format_seconds(seconds)}."
                 connections[using].close()
             if not error or head:
                 if not _write(out, f"{head or gap}{block}"):
@@ -192,7 +192,7 @@ def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: M
 
 
 def _read(look: Callable[[], Results], using: str, given: Mapping[str, Any]) -> str:
-    """What is printed, as a whole: a terminal must not be cleared before there is something to show."""
+    """The whole output: a terminal must not be cleared before there is something to show."""
     written = StringIO()
     with explain_missing_table(using):
         show(look(), OutputWrapper(written), given)
@@ -200,7 +200,7 @@ def _read(look: Callable[[], Results], using: str, given: Mapping[str, Any]) -> 
 
 
 def _write(out: OutputWrapper, block: str) -> bool:
-    """Whether somebody still reads `out`."""
+    """Write `block`; False if nobody reads `out` any more."""
     try:
         out.write(block, ending="")
         out.flush()

@@ -99,7 +99,7 @@ def _silence_terminal(logger: logging.Logger) -> None:
 
 
 def _shows_errors(logger: logging.Logger) -> bool:
-    """Whether a stream handler writes the errors of `logger`."""
+    """Return whether a stream handler writes the errors of `logger`."""
     found: logging.Logger | None = logger
     while found is not None:
         for handler in found.handlers:

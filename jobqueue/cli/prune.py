@@ -16,7 +16,7 @@ from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration, duration_
 from jobqueue.cli.audited import audit
 from jobqueue.cli.output import Result, Subcommand, aligned, complain, confirm
 from jobqueue.conf import load
-from jobqueue.conf.retention import STATES, YEARS_MAX, Kept
+from jobqueue.conf.queues import STATES, YEARS_MAX, Kept
 from jobqueue.durations import format_seconds, parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of
@@ -32,7 +32,7 @@ OTHER_SECONDS = 30.0
 
 @dataclass(slots=True)
 class _Counts:
-    """What was found or deleted, by queue and state."""
+    """Jobs found or deleted, by queue and state."""
 
     jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
     rows: dict[str, int] = field(default_factory=dict)  # of other tables
@@ -45,14 +45,14 @@ class _Counts:
         return self.jobs.total()
 
     def add(self, found: Chosen, ids: Collection[int]) -> None:
-        """Count these jobs."""
+        """Add these jobs to the counts."""
         if ids:
             self.jobs[found.queue, found.state] += len(ids)
             self.ids += ids if self.lists else ()
 
 
 def _states(text: str) -> Mapping[str, Kept]:
-    """done=7d,failed=90d"""
+    """Parse text such as done=7d,failed=90d."""
     found: dict[str, Kept] = {}
     for part in text.split(","):
         state, equals, age = part.strip().partition("=")
@@ -139,7 +139,7 @@ def _found_by(given: Mapping[str, Any]) -> _Found:
 
 
 def _is_of_all(given: Mapping[str, Any]) -> bool:
-    """Whether expired results and the other tables are pruned, too."""
+    """Return whether expired results and the other tables are pruned, too."""
     return given["state"] is None and given["queue"] is None
 
 
@@ -150,7 +150,7 @@ def _is_confirmed(found: _Found, using: str, given: Mapping[str, Any]) -> bool:
 
 
 def _keep(given: Mapping[str, Any], stack: ExitStack) -> Callable[[str, str], Keep | None]:
-    """What stores the jobs of a queue and state before they are deleted: what is asked for here, and by RETENTION."""
+    """Return what stores the jobs of a queue and state before they are deleted, as the options and RETENTION ask."""
     settings, file = load(), None
     if given["export"]:
         try:
@@ -210,8 +210,8 @@ def _prune(
             break
     if shows and done.total:
         sys.stderr.write("\r")
-    for cleaner in CLEANERS if _is_of_all(given) and done.complete else ():
-        done.rows[cleaner.name] = cleaner.run_once(load(), using=using, seconds=OTHER_SECONDS).total()
+    for name, cleaner in CLEANERS.items() if _is_of_all(given) and done.complete else ():
+        done.rows[name] = cleaner.run_once(load(), using=using, seconds=OTHER_SECONDS).total()
 
 
 def _told(found: _Counts, given: Mapping[str, Any], what: str, status: int | None = None) -> Result:
@@ -230,7 +230,7 @@ def _lines(found: _Counts, given: Mapping[str, Any], what: str) -> Iterator[str]
     if others := sum(found.rows.values()):
         yield f"{count_of(others, 'old row')} of other tables {'were' if others != 1 else 'was'} deleted"
     if not found.complete:
-        yield "more may be left: it stopped early"
+        yield "stopped early: there may be more"
 
 
 PRUNE = Subcommand("Delete ended jobs that are old or many enough, and old rows of the other tables.", _declare, _run)

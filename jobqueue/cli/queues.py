@@ -1,4 +1,4 @@
-"""The sub-command queues: list queues with what is set for them; pause, resume, drain and limit a queue."""
+"""The sub-commands queues and keys: list queues and ordering keys; pause, drain and limit a queue, and resume a key."""
 
 from __future__ import annotations
 
@@ -10,23 +10,84 @@ from typing import Any
 from django.utils import translation
 
 from jobqueue import flow
-from jobqueue.cli.arguments import FOUND, check_options
+from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit, author
-from jobqueue.cli.output import Result, Subcommand, aligned
+from jobqueue.cli.output import Result, Subcommand, aligned, listed
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow import KEEP, wording
 from jobqueue.flow.overview import QueueState, place_state, queue_states
 from jobqueue.flow.rules import read_until
 from jobqueue.log_format import count_of
+from jobqueue.masking import mask_text
+from jobqueue.ordering.lanes import KeyState, hot_keys, stuck_keys
 from jobqueue.tasks import registry
+from jobqueue.transitions import resume
+from jobqueue.validation import readable_key
 
-#: verb -> the options that it takes
-VERBS: dict[str, tuple[str, ...]] = {
+
+def _declare_keys(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="resume QUEUE KEY",
+        help="run the jobs of KEY without waiting for its failed job; hex:6b65 for a KEY that is not text",
+    )
+    parser.add_argument("--queue", default=None, metavar="NAME", help="only keys of this queue")
+    parser.add_argument("--stuck", action="store_true", help="only keys that a failed job blocks")
+    parser.add_argument("--limit", type=count(10_000), default=20, metavar="N", help="number of keys (default 20)")
+    parser.add_argument("--fail-if-any", action="store_true", help=f"with --stuck: exit {FOUND} if there are any")
+
+
+def _keys(using: str, given: dict[str, Any]) -> Result:
+    words = read_words(given, {"list": (), "resume QUEUE KEY": ()})
+    if words[0] == "resume":
+        return _resume_key(using, words[1], _key(words[2]))
+    look = stuck_keys if given["stuck"] else hot_keys
+    found = look(queue=given["queue"], limit=given["limit"], using=using)
+    names = [f"{key.queue}  {readable_key(key.ordering_key)}" for key in found]
+    lines = [f"{key.jobs}  {name}  {key.state}  first #{key.first_id}" for key, name in zip(found, names, strict=True)]
+    lines.append(f"{len(found)} ordering keys {'are blocked' if given['stuck'] else 'have jobs'}")
+    status = FOUND if found and given["stuck"] and given["fail_if_any"] else 0
+    return Result({"keys": list(map(_key_facts, found))}, listed(lines, found, given), status)
+
+
+def _resume_key(using: str, queue: str, key: bytes) -> Result:
+    done = resume(queue, key, using=using)
+    audit("resume", {"queue": queue, "key": readable_key(key)}, changed=int(done), using=using)
+    what = "is resumed" if done else "is not blocked by a failed job; nothing was changed"
+    said = f"ordering key {readable_key(key)} of queue {queue} {what}"
+    return Result({"resumed": done}, [said], 0 if done else FOUND)
+
+
+def _key(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode()
+    except (UnicodeEncodeError, ValueError):
+        raise InvalidValue(f"{text!r} is not an ordering key. Nothing was changed.") from None
+
+
+def _key_facts(key: KeyState) -> dict[str, Any]:
+    name = readable_key(key.ordering_key)
+    # The hex digits would show a secret that is masked in the name.
+    hexed = key.ordering_key.hex() if mask_text(name) == name else None
+    return asdict(key) | {"ordering_key": name, "key_hex": hexed}
+
+
+KEYS = Subcommand(
+    "List the ordering keys with the most jobs, or those that a failed job blocks, and resume a key.",
+    _declare_keys,
+    _keys,
+)
+
+
+#: form -> the options that it takes
+FORMS: dict[str, tuple[str, ...]] = {
     "list": (),
-    "pause": ("reason", "until", "task", "by"),
-    "resume": ("task", "by"),
-    "drain": ("reason", "by"),
-    "limit": ("task", "concurrency", "rate", "clear"),
+    "list NAME": (),
+    "pause NAME": ("reason", "until", "task", "by"),
+    "resume NAME": ("task", "by"),
+    "drain NAME": ("reason", "by"),
+    "limit NAME": ("task", "concurrency", "rate", "clear"),
 }
 _NONE = "none"
 _HEAD = ("queue", "ready", "running", "state", "concurrency", "rate", "why")
@@ -57,39 +118,23 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _queues(using: str, given: dict[str, Any]) -> Result:
-    verb, name = _words(given["words"])
-    _check(verb, given)
-    # English, as everything on the command line.
-    with translation.override(None):
-        if verb == "list":
-            return _listed(queue_states(using=using, names=None if name is None else [name]))
-        if given["task"] is not None:
-            list(registry.discover())
-        changed, say = _APPLY[verb](name, using, given)
-        place = {"queue": str(name)} | ({"task": given["task"]} if given["task"] else {})
-        audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
-        state = place_state(str(name), given["task"], using=using)
-        document = {"changed": changed, "queue": _facts(state)}
-        return Result(document, [" ".join(say(state))], 0 if changed else FOUND)
-
-
-def _words(words: list[str]) -> tuple[str, str | None]:
-    verb, names = (words[0], words[1:]) if words else ("list", [])
-    if verb not in VERBS or (len(names) != 1 and not (verb == "list" and not names)):
-        raise InvalidValue(
-            "jobs queues takes no words, or: list NAME, pause NAME, resume NAME, drain NAME, limit NAME. Nothing was "
-            "changed."
-        )
-    return verb, names[0] if names else None
-
-
-def _check(verb: str, given: dict[str, Any]) -> None:
-    check_options(VERBS, verb, given)
-    if verb in ("pause", "drain") and given["reason"] is None:
-        raise InvalidValue(f"jobs queues {verb} needs --reason, for whoever finds it. Nothing was changed.")
+    verb, *names = read_words(given, FORMS)
     limits = given["concurrency"] is not None or given["rate"] is not None
     if verb == "limit" and limits == given["clear"]:
         raise InvalidValue("jobs queues limit takes --concurrency, --rate or both; or --clear. Nothing was changed.")
+    # English, as everything on the command line.
+    with translation.override(None):
+        if verb == "list":
+            return _listed(queue_states(using=using, names=names or None))
+        (name,) = names
+        if given["task"] is not None:
+            list(registry.discover())
+        changed, say = _APPLY[verb](name, using, given)
+        place = {"queue": name} | ({"task": given["task"]} if given["task"] else {})
+        audit(verb, place, changed=int(changed), reason=_told(given), by=given["by"], using=using)
+        state = place_state(name, given["task"], using=using)
+        document = {"changed": changed, "queue": _facts(state)}
+        return Result(document, [" ".join(say(state))], 0 if changed else FOUND)
 
 
 Done = tuple[bool, Callable[[QueueState], Iterable[str]]]
@@ -149,7 +194,7 @@ def _concurrency(text: str) -> int | str:
 
 
 def _listed(states: list[QueueState]) -> Result:
-    lines = ["no queue is known: there are no jobs, and nothing is set"]
+    lines = ["no queues yet: there are no jobs, and nothing is set"]
     if states:
         lines = [*aligned([_HEAD, *map(_row, states)], numbers=(1, 2))]
     return Result({"queues": list(map(_facts, states))}, lines)

@@ -10,25 +10,26 @@ from typing import Any
 from django.db import connections
 
 from jobqueue import schedules
-from jobqueue.cli.arguments import FOUND, check_options, count
+from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit, author
 from jobqueue.cli.output import Result, Results, Subcommand, aligned, confirm
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of
 from jobqueue.schedules import Known
 from jobqueue.schedules.declaring import declare_settings
-from jobqueue.schedules.importing.writing import SOURCES, Planned, carry_out, plan
+from jobqueue.schedules.importing import SOURCES, Planned, carry_out, plan
 from jobqueue.schedules.listing import PREVIEW_MAX, timing_of
 from jobqueue.tasks import registry
 
-#: verb -> the options that it takes
-VERBS: dict[str, tuple[str, ...]] = {
+#: form -> the options that it takes
+FORMS: dict[str, tuple[str, ...]] = {
     "list": (),
-    "run": (),
-    "enable": (),
-    "disable": ("reason",),
-    "preview": ("n",),
-    "import": ("dry_run", "map", "yes", "from"),
+    "run NAME": (),
+    "enable NAME": (),
+    "disable NAME": ("reason",),
+    "preview NAME": ("n",),
+    "import beat": ("dry_run", "map", "yes", "from"),
+    "import django-q2": ("dry_run", "map", "yes", "from"),
 }
 _HEAD = ("name", "when", "task", "next tick", "last tick", "last job", "state")
 _TICKS = 5
@@ -61,31 +62,18 @@ def _declare(parser: ArgumentParser) -> None:
 
 
 def _schedules(using: str, given: dict[str, Any]) -> Results:
-    verb, name = _words(given["words"])
-    check_options(VERBS, verb, given)
-    if verb == "disable" and given["reason"] is None:
-        raise InvalidValue("jobs schedules disable needs --reason, for whoever finds it. Nothing was changed.")
+    verb, *names = read_words(given, FORMS)
     if verb == "list":
         return _list(using)
     # What the code declares counts for preview and in the messages, as in a worker.
     list(registry.discover())
     declare_settings()
-    return _APPLY[verb](using, name, given)
-
-
-def _words(words: list[str]) -> tuple[str, str]:
-    verb, names = (words[0], words[1:]) if words else ("list", [])
-    if verb not in VERBS or len(names) != (0 if verb == "list" else 1):
-        raise InvalidValue(
-            "jobs schedules takes no words, or: list, run NAME, enable NAME, disable NAME, preview NAME, import beat, "
-            "import django-q2. Nothing was changed."
-        )
-    return verb, names[0] if names else ""
+    return _APPLY[verb](using, names[0], given)
 
 
 def _list(using: str) -> Result:
     found = schedules.known(using=using)
-    lines = ["no schedule is known: those of the code begin when a worker runs"]
+    lines = ["no schedules yet: those in the code begin when a worker runs"]
     if found:
         lines = [*aligned([_HEAD, *map(_row, found)])]
     return Result({"schedules": list(map(asdict, found))}, lines)

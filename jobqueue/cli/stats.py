@@ -1,22 +1,94 @@
-"""Sub-commands that watch over the queue: stats counts jobs by queue, and alarms lists the alarms that fire."""
+"""Sub-commands that watch over the queue: stats counts jobs, alarms lists alarms that fire, workers those that run."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
-from jobqueue.alarms import Alarm, firing
-from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms import RUNBOOKS, Alarm, firing
+from jobqueue.alarms.delivery import facts
 from jobqueue.alarms.looking import is_stale, last_look_seconds
-from jobqueue.alarms.recipients import facts
+from jobqueue.cli.arguments import count
 from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.conf import load
 from jobqueue.durations import format_seconds
 from jobqueue.explain.explanation import span
+from jobqueue.maintenance.worker_list import HeldJob, ListedWorker, listed
 from jobqueue.stats import QueueStats, snapshot
 from jobqueue.stats.live import COUNT_MAX, COUNTS, is_at_least
+
+_HEAD_OF_WORKERS = ("worker", "pid", "state", "jobs", "oldest", "heartbeat", "threads", "queues")
+_NUMBERS = (1, 3, 4, 5, 6)
+
+
+def _declare_workers(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--all", action="store_true", help="also workers that have stopped, and why")
+    add("--jobs", action="store_true", help="also the jobs that each worker holds")
+    add("--limit", type=count(1000), default=100, metavar="N", help="number of workers (default 100); with --all twice")
+
+
+def _workers(using: str, given: dict[str, Any]) -> Result:
+    # One more than is shown tells whether there are others.
+    found = listed(limit=given["limit"] + 1, stopped=given["all"], using=using)
+    shown = [*_first(found, given["limit"], stopped=False), *_first(found, given["limit"], stopped=True)]
+    lines = [*_worker_lines(shown, jobs=given["jobs"])]
+    if not shown:
+        lines.append("no worker has run" if given["all"] else "no worker runs; --all lists those that have stopped")
+    if len(shown) < len(found):
+        lines.append("there are more; pass a larger --limit")
+    facts = [_facts(one, jobs=given["jobs"]) for one in shown]
+    return Result({"workers": facts, "complete": len(shown) == len(found)}, lines)
+
+
+def _first(found: Iterable[ListedWorker], limit: int, *, stopped: bool) -> list[ListedWorker]:
+    return [one for one in found if (one.state == "stopped") == stopped][:limit]
+
+
+def _worker_lines(shown: list[ListedWorker], *, jobs: bool) -> Iterator[str]:
+    """The commands, each with its processes, and below these their jobs."""
+    if not shown:
+        return
+    head, *rows = aligned([_HEAD_OF_WORKERS, *map(_row_of_worker, shown)], numbers=_NUMBERS)
+    yield head
+    lines = iter(rows)
+    for (host, supervisor_pid, boot_id), own in groupby(shown, lambda one: (one.host, one.supervisor_pid, one.boot_id)):
+        yield f"supervisor {supervisor_pid} on {host}, boot id {boot_id}"
+        for worker in own:
+            yield next(lines)
+            for job in worker.held if jobs else ():
+                yield _job(job)
+
+
+def _row_of_worker(one: ListedWorker) -> tuple[str, ...]:
+    state = f"stopped: {one.stop_reason or '-'}" if one.state == "stopped" else one.state
+    oldest = "-" if one.oldest_job_age_seconds is None else format_seconds(one.oldest_job_age_seconds)
+    jobs = f"{one.jobs}+" if one.jobs_capped else str(one.jobs)
+    heartbeat = format_seconds(one.heartbeat_age_seconds)
+    return (f"  {one.name}", str(one.pid), state, jobs, oldest, heartbeat, str(one.concurrency), one.queues)
+
+
+def _job(job: HeldJob) -> str:
+    times = [f"{word} {at:%Y-%m-%d %H:%M:%S}" for word, at in (("since", job.since), ("until", job.lease_until)) if at]
+    return "  ".join([f"    #{job.id}", job.queue, job.task or "(handler)", *times])
+
+
+def _facts(one: ListedWorker, *, jobs: bool) -> dict[str, Any]:
+    facts = asdict(one)
+    held = facts.pop("held")
+    return facts | {"held": held} if jobs else facts
+
+
+WORKERS = Subcommand(
+    "List the workers that run, with their last heartbeats and the jobs that they hold.",
+    _declare_workers,
+    _workers,
+    watched="workers of {}",
+)
+
 
 #: columns of the table: of `jobs` alone the first ones
 _SUMMARY = 7
@@ -38,7 +110,7 @@ def _stats(using: str, given: dict[str, Any]) -> Result:
 
 
 def summary(using: str) -> Iterator[str]:
-    """What waits and runs now, a line for each queue: what `jobs` alone prints."""
+    """A line for each queue with what waits and runs now, as `jobs` alone prints it."""
     return _table(snapshot(using=using), columns=_SUMMARY)
 
 
@@ -51,14 +123,10 @@ def _table(found: list[QueueStats], columns: int = len(_HEAD)) -> Iterator[str]:
 
 
 def _row(stats: QueueStats) -> tuple[str, ...]:
-    counts = [_count(stats, state) for state in COUNTS]
+    counts = [f"{getattr(stats, state):,}{'+' if is_at_least(stats, state, COUNT_MAX) else ''}" for state in COUNTS]
     oldest = span(stats.oldest_age_seconds) if stats.ready else "-"
     rates = f"{stats.throughput_per_minute:,.1f}", f"{stats.dead_per_hour:,}", f"{100 * stats.error_rate:.1f} %"
     return (stats.queue, *counts, oldest, *rates)
-
-
-def _count(stats: QueueStats, state: str) -> str:
-    return f"{getattr(stats, state):,}{'+' if is_at_least(stats, state, COUNT_MAX) else ''}"
 
 
 def _alarms(using: str, given: dict[str, Any]) -> Result:
@@ -70,15 +138,15 @@ def _alarms(using: str, given: dict[str, Any]) -> Result:
 
 def _lines(found: list[Alarm], age: float | None) -> Iterator[str]:
     if not load().alarms.watches:
-        yield "JOBQUEUE['ALARMS'] has no thresholds: nobody looks"
+        yield "JOBQUEUE['ALARMS'] has no thresholds: nothing is checked"
     elif age is None:
-        yield "nobody has looked yet: a worker without --no-reaper does, and reap_leases"
+        yield "the alarms were never checked: workers without --no-reaper do it, and so does reap_leases"
     elif is_stale(age):
-        yield f"the last look was {format_seconds(age)} ago: no worker without --no-reaper seems to run"
+        yield f"last checked {format_seconds(age)} ago: no worker without --no-reaper seems to be running"
     if found:
         yield from aligned([_HEAD_OF_ALARMS, *map(_row_of_alarm, found)], numbers=(2, 3))
     else:
-        yield "it is not known whether an alarm fires" if is_stale(age) else "no alarm fires"
+        yield "whether any alarm fires is unknown" if is_stale(age) else "no alarm fires"
 
 
 def _row_of_alarm(alarm: Alarm) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,9 +15,7 @@ from django.core.signals import setting_changed
 
 from jobqueue.backoff import Backoff
 from jobqueue.conf.alarms import AlarmSettings, read_alarms
-from jobqueue.conf.masking import MaskSettings, read_mask
-from jobqueue.conf.queues import QueueSettings, read_queues
-from jobqueue.conf.retention import DEFAULT, Kept, read_retention
+from jobqueue.conf.queues import DEFAULT, Kept, QueueSettings, read_queues, read_retention
 from jobqueue.conf.rules import (
     AGE,
     AGE_OR_0,
@@ -35,12 +34,90 @@ from jobqueue.conf.rules import (
     WAKEUP,
     setting,
 )
-from jobqueue.conf.schedules import read_schedules
 from jobqueue.exceptions import WrongSettings
 from jobqueue.failures import FailureCause
 from jobqueue.failures.dependencies import DependencySettings, read_dependencies
 from jobqueue.failures.project import read_setting
 from jobqueue.validation import did_you_mean
+
+#: key -> argument of @schedule
+SCHEDULE_KEYS = {
+    "CRON": "cron",
+    "EVERY": "every",
+    "TIMEZONE": "timezone",
+    "MISSED": "missed",
+    "MISSED_LIMIT": "missed_limit",
+    "OVERLAP": "overlap",
+    "JITTER_SECONDS": "jitter_seconds",
+    "START_AT": "start_at",
+    "END_AT": "end_at",
+}
+_ALL_OF_SCHEDULE = ("TASK", "ARGS", "KWARGS", *SCHEDULE_KEYS)
+
+
+def read_schedules(raw: Mapping[object, object]) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """SCHEDULES by name, and a list of what is wrong with it: keys that do not exist, and a TASK that is missing."""
+    found: dict[str, Mapping[str, Any]] = {}
+    problems = []
+    for name, entry in raw.items():
+        where = f"SCHEDULES[{name!r}]"
+        if not isinstance(name, str) or not isinstance(entry, Mapping):
+            problems.append(f"{where} must map the name of a schedule to a dict")
+        elif unknown := [key for key in entry if key not in _ALL_OF_SCHEDULE]:
+            hint = did_you_mean(unknown[0], _ALL_OF_SCHEDULE) or f"; it has {', '.join(_ALL_OF_SCHEDULE)}"
+            problems.append(f"{where} has the unknown key {unknown[0]!r}{hint}")
+        elif not isinstance(entry.get("TASK"), str):
+            problems.append(f"{where} must have a TASK: the dotted path of a task")
+        else:
+            found[name] = entry
+    return found, problems
+
+
+_MASK_KEYS = ("KEYS", "PATTERNS")
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSettings:
+    """Names of keys, in lower case without signs, and patterns of text."""
+
+    keys: frozenset[str] = frozenset()
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+
+def read_mask(raw: Mapping[object, object]) -> tuple[MaskSettings, list[str]]:
+    """MASK, and a list of what is wrong with it; what is wrong is left out."""
+    problems = [
+        f"MASK has the unknown key {key!r}{did_you_mean(key, _MASK_KEYS) or '; it has KEYS and PATTERNS'}"
+        for key in raw
+        if key not in _MASK_KEYS
+    ]
+    keys: set[str] = set()
+    patterns: list[re.Pattern[str]] = []
+    for name in _MASK_KEYS:
+        entries = raw.get(name, [])
+        if not isinstance(entries, (list, tuple)):
+            problems.append(f"MASK[{name!r}] must be a list, is {type(entries).__name__}")
+            continue
+        for number, entry in enumerate(entries):
+            where = f"MASK[{name!r}][{number}]"
+            if not isinstance(entry, str):
+                problems.append(f"{where} must be a str, is {entry!r}")
+            elif name == "KEYS":
+                keys.add(re.sub(r"[\W_]", "", entry).lower())
+            elif isinstance(pattern := _compiled(entry), str):
+                problems.append(f"{where} = {entry!r} {pattern}")
+            else:
+                patterns.append(pattern)
+    return MaskSettings(frozenset(keys - {""}), tuple(patterns)), problems
+
+
+def _compiled(entry: str) -> re.Pattern[str] | str:
+    """The pattern, or what is wrong with it."""
+    try:
+        pattern = re.compile(entry)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"is not a regular expression: {error}"
+    return "must not match the empty text: it would match everywhere" if pattern.search("") else pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +134,9 @@ class OutboxSettings:
     on_key_failure: str = setting("block", EVENT_POLICY)
     retention_seconds: float | None = setting(604_800.0, AGE, optional=True)  # age of deletion; None = events are kept
     in_workers: bool = setting(True, BOOL)  # whether every runworker process relays too
+
+
+_PLAIN_QUEUE = QueueSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +210,29 @@ class Settings:
 
     def queue_lease_seconds(self, queue: str, worker_seconds: float) -> float:
         """The lease length of jobs of `queue`: its own if that is longer. Heartbeats fit the worker's."""
-        own = self.queues.get(queue)
-        return max(worker_seconds, own.lease_seconds or 0.0) if own else worker_seconds
+        return max(worker_seconds, self._queue(queue).lease_seconds or 0.0)
 
     def queue_ack_each(self, queue: str) -> bool:
-        """Whether jobs of `queue` are acked one by one."""
-        own = self.queues.get(queue)
-        return own is not None and own.ack_each
+        """Return whether jobs of `queue` are acked one by one."""
+        return self._queue(queue).ack_each
 
     def queue_on_key_failure(self, queue: str) -> str:
-        """What happens to an ordering key of `queue` when a job of it is FAILED: "block", "halt" or "skip"."""
-        own = self.queues.get(queue)
-        return own.on_key_failure if own and own.on_key_failure else self.on_key_failure
+        """The policy for an ordering key of `queue` whose job is FAILED: "block", "halt" or "skip"."""
+        return self._queue(queue).on_key_failure or self.on_key_failure
 
     def queue_retention(self, queue: str, state: str) -> Kept:
         """How long jobs of `queue` that ended as "done", "failed" or "canceled" are kept."""
-        own = self.queues.get(queue)
-        for known in (own.retention if own else {}, self.retention, DEFAULT):
+        for known in (self._queue(queue).retention, self.retention, DEFAULT):
             if state in known:
                 return known[state]
         raise KeyError(state)
 
     def queue_max_attempts(self, queue: str) -> int:
         """max_attempts of jobs of `queue` that have none of their own."""
-        own = self.queues.get(queue)
-        return own.max_attempts if own and own.max_attempts else self.max_attempts
+        return self._queue(queue).max_attempts or self.max_attempts
+
+    def _queue(self, queue: str) -> QueueSettings:
+        return self.queues.get(queue, _PLAIN_QUEUE)
 
 
 _READERS: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
@@ -234,7 +312,7 @@ def _read_outbox(raw: Mapping[object, object] | None) -> tuple[OutboxSettings | 
 
 
 def _route_problem(pattern: object, route: object) -> str | None:
-    """What is wrong with a route, without its value: a URL may hold a password."""
+    """The problem of a route, without its value: a URL may hold a password."""
     where = f"OUTBOX: ROUTES[{pattern!r}]"
     if not isinstance(pattern, str) or not pattern or "," in pattern or "*" in pattern[:-1]:
         return f"{where}: a pattern must be a topic, or the beginning of topics followed by *"
@@ -254,7 +332,7 @@ setting_changed.connect(_forget, dispatch_uid="jobqueue.conf")
 
 
 def is_test_run() -> bool:
-    """Whether this process runs tests: with Django's runner, pytest or any unittest runner.
+    """Return whether this process runs tests: with Django's runner, pytest or any unittest runner.
 
     Some runners do not call setup_test_environment(), which adds mail.outbox.
     """
@@ -264,5 +342,5 @@ def is_test_run() -> bool:
 
 
 def is_development() -> bool:
-    """Whether this process runs with DEBUG, or runs tests."""
+    """Return whether this process runs with DEBUG, or runs tests."""
     return bool(django_settings.DEBUG) or is_test_run()

@@ -54,7 +54,7 @@ class Recipient(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlarmSettings:
-    """What ALARMS says. Without thresholds nobody looks."""
+    """The setting ALARMS. Without thresholds nothing is checked."""
 
     queues: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # also "*": those without an entry
     workers: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class AlarmSettings:
 
     @property
     def watches(self) -> bool:
-        """Whether there is a threshold."""
+        """True if there is a threshold."""
         return any(self.queues.values()) or bool(self.workers)
 
     def of_queue(self, queue: str) -> Mapping[str, float]:

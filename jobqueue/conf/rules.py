@@ -17,7 +17,7 @@ CACHE_PREFIX = "cache:"
 
 
 class Rule(NamedTuple):
-    """What the value of one key may be."""
+    """A rule for the value of one key."""
 
     allows: Callable[[object], bool]
     meaning: str  # follows "must be" in the message
@@ -52,7 +52,7 @@ def one_of(*choices: str) -> Rule:
 
 
 def _is_redis(value: object) -> bool:
-    """Whether `value` is a Redis URL, or "cache:" and an alias; `check` looks whether CACHES has it."""
+    """Return whether `value` is a Redis URL, or "cache:" and an alias; `check` looks whether CACHES has it."""
     return is_redis_url(value) or (isinstance(value, str) and re.fullmatch(f"{CACHE_PREFIX}.+", value) is not None)
 
 
@@ -68,14 +68,14 @@ def _is_rate(value: object) -> bool:
 
 
 def _is_concurrency(value: object) -> bool:
-    """Whether `value` is a limit, or a pair of its bounds. Settings that come from JSON have a list for the pair."""
+    """True if `value` is a limit, or a pair of its bounds. Settings that come from JSON have a list for the pair."""
     if isinstance(value, (tuple, list)):
         return len(value) == 2 and all(map(COUNT.allows, value)) and value[0] <= value[1]
     return LIMIT.allows(value)
 
 
 def _is_token(value: object) -> bool:
-    """Whether `value` can be a token in a header: visible ASCII characters, too many to be guessed."""
+    """Return whether `value` can be a token in a header: visible ASCII characters, too many to be guessed."""
     return isinstance(value, str) and re.fullmatch(r"[!-~]{16,256}", value) is not None
 
 

@@ -58,7 +58,7 @@ class _Fields(TypedDict, total=False):
 
 
 class UsingFields(_Fields, total=False):
-    """What using() takes; None leaves a field unchanged."""
+    """The arguments of using(); None leaves a field unchanged."""
 
     priority: int | None
     queue_name: str | None
@@ -189,7 +189,7 @@ def _one_of(*words: str, or_none: str = "") -> Callable[[Any, str], str]:
 
 
 def _tags(value: Any, name: str) -> tuple[str, ...]:
-    """Without repetitions."""
+    """Remove repetitions."""
     if isinstance(value, str) or not isinstance(value, (tuple, list, set, frozenset)):
         raise InvalidType(f"tags must be a list of names, got {value!r:.60}. Nothing was written; write ('billing',).")
     found = tuple(dict.fromkeys(sorted(value, key=str) if isinstance(value, (set, frozenset)) else value))
@@ -375,10 +375,10 @@ def _check_together(spec: TaskSpec) -> None:
 
 
 def too_few(after: int, most: int) -> str:
-    """What is wrong with a move_after that no job reaches."""
+    """The problem of a move_after that no job reaches."""
     return f"move_after is {after}, and its jobs are FAILED before they move: max_attempts is {most}"
 
 
 def too_late(limit: float, least: float) -> str:
-    """What is wrong with a retry_until_seconds that is over before the first retry."""
+    """The problem of a retry_until_seconds that is over before the first retry."""
     return f"retry_until_seconds is {limit:g}, and no retry begins so early: the first wait is at least {least:g} s"

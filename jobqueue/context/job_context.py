@@ -110,7 +110,7 @@ class JobContext:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the job should stop: the worker is stopping, the job was asked to cancel, or the lease was lost."""
+        """True if the job should stop: the worker is stopping, the job was asked to cancel, or the lease was lost."""
         return self.asked_to_stop()
 
     def heartbeat(self) -> datetime:
@@ -137,7 +137,7 @@ class JobContext:
 
     @property
     def untold(self) -> bool:
-        """Whether the last progress report is not written yet."""
+        """True if the last progress report is not written yet."""
         return self._reporter is not None and self._reporter.waiting is not None
 
     def tell_progress(self) -> None:

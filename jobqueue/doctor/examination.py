@@ -16,18 +16,13 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.sessions import ping
 from jobqueue.db.time_limit import time_limit
-from jobqueue.doctor import server, settings, tables, work, workers
+from jobqueue.doctor import server, tables, work
 from jobqueue.doctor.finding import Check, Finding, Level, Need, check, report
 from jobqueue.exceptions import NotSupported
 from jobqueue.models import Job
 
 #: those of a file in its order; what all jobs need comes first
-CHECKS = [
-    found
-    for file in (settings, server, tables, workers, work)
-    for found in vars(file).values()
-    if isinstance(found, Check)
-]
+CHECKS = [found for file in (server, tables, work) for found in vars(file).values() if isinstance(found, Check)]
 _ORDER = list(Level)
 #: how long each SELECT of a check may take; and, once one has taken so long, those of the other checks. Something is
 #: locked, perhaps, of which the server does not tell who holds it.
@@ -161,13 +156,13 @@ def _ping(using: str) -> None:
 
 
 def _lacks_jobs(finding: Finding) -> bool:
-    """Whether the job table is not there, or not as this release needs it."""
+    """Return whether the job table is not there, or not as this release needs it."""
     missing = finding.evidence.get("tables")
     return finding.id == "migrations_unapplied" or (isinstance(missing, list) and Job._meta.db_table in missing)
 
 
 def _run(one: Check, using: str, seconds: float) -> list[Finding]:
-    """What it found, also before it failed."""
+    """Run one check; returns what it found, also before it failed."""
     found: list[Finding] = []
     limit = nullcontext() if one.need is Need.NOTHING else time_limit(seconds, using=using)
     try:
@@ -191,7 +186,7 @@ def _run(one: Check, using: str, seconds: float) -> list[Finding]:
 
 
 def _isolated(using: str) -> AbstractContextManager[object]:
-    """In a caller's transaction a savepoint: on PostgreSQL no statement works after one that was refused."""
+    """A savepoint in a caller's transaction: on PostgreSQL no statement works after one that was refused."""
     return transaction.atomic(using=using) if in_callers_transaction(connections[using]) else nullcontext()
 
 

@@ -28,7 +28,7 @@ class Level(StrEnum):
 
 
 class Need(StrEnum):
-    """What must be there for a check to make sense."""
+    """What a check needs in order to make sense."""
 
     NOTHING = "nothing"
     DATABASE = "database"
@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def is_bad(self) -> bool:
-        """Whether it is an error or a warning."""
+        """True if it is an error or a warning."""
         return self.level is not Level.INFO
 
 
@@ -89,7 +89,7 @@ def report(id: str, text: str, fix: str, evidence: dict[str, JSON], *, level: Le
 
 
 def report_system_checks(messages: Iterable[checks.CheckMessage]) -> Iterator[Finding]:
-    """What system checks say, without what is silenced."""
+    """Turn the messages of system checks into findings, without those that are silenced."""
     for message in messages:
         if message.is_silenced() or message.id in _LEFT_OUT:
             continue

@@ -42,7 +42,7 @@ def grants(account: str, using: str) -> list[str]:
 
 @check("migrations", "all migrations of jobqueue were run", Need.DATABASE, migrations_unapplied=Level.ERROR)
 def migrations(using: str) -> Iterator[Finding]:
-    """By the table of Django's migrations."""
+    """Compare the package with the table of Django's migrations."""
     if missing := pending_migrations(using):
         yield report(
             "migrations_unapplied",
@@ -75,7 +75,7 @@ def tables(using: str) -> Iterator[Finding]:
     index_differs=Level.ERROR,
 )
 def indexes(using: str) -> Iterator[Finding]:
-    """By names and columns, as the server has them."""
+    """Compare the models with the names and columns that the server has."""
     present = _present(using)
     models = {model._meta.db_table: model for model in _models() if model._meta.db_table in present}
     found = vendor(using).indexes(connections[using], list(models))
@@ -193,7 +193,7 @@ def _wrong_plan(queue: str, text: str, plan: str) -> Finding:
 
 @check("transactions", "no transaction is open for long", Need.DATABASE, old_transaction=Level.WARNING)
 def old_transactions(using: str) -> Iterator[Finding]:
-    """Of any session on the server: it keeps rows that others have deleted or changed."""
+    """Find old transactions of any session: they keep rows that others have deleted or changed."""
     found = vendor(using).diagnostics.old_transactions(connections[using], Job._meta.db_table, OLD_SECONDS, SHOWN)
     if not found:
         return
@@ -211,7 +211,7 @@ def old_transactions(using: str) -> Iterator[Finding]:
 
 @check("dead_rows", "dead rows of the job table are removed", Need.TABLES, dead_rows=Level.WARNING)
 def dead_rows(using: str) -> Iterator[Finding]:
-    """By the statistics of PostgreSQL."""
+    """Read the statistics of PostgreSQL; other servers have none."""
     table = Job._meta.db_table
     rows = vendor(using).diagnostics.dead_rows(connections[using], table)
     if rows is not None and rows.dead > max(DEAD_MIN, DEAD_SHARE * rows.live):

@@ -11,12 +11,10 @@ from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from jobqueue.failures.known import class_path
+from jobqueue.failures.causes import chain, class_path
 
-# Through the base class: a subclass may have properties of these names, which raise.
-_CAUSE, _CONTEXT = BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"]
+# Through the base class: a subclass may have a property of this name, which raises.
 _TRACEBACK = BaseException.__dict__["__traceback__"]
-_CHAIN_MAX = 20
 _FRAMES_MAX = 500
 TRIES_MAX = 100_000
 
@@ -37,7 +35,7 @@ def nested_tries(error: BaseException) -> Nested:
     Known are urllib3 and what is built on it (requests), tenacity (stamina), botocore (boto3) and backoff.
     """
     found: dict[str, int] = {}
-    for one in _chain(error):
+    for one in chain(error, suppressed=True):
         try:
             for library, tries in [*_of_error(one), *_of_frames(_TRACEBACK.__get__(one))]:
                 if isinstance(tries, int) and 1 < tries <= TRIES_MAX:
@@ -45,16 +43,6 @@ def nested_tries(error: BaseException) -> Nested:
         except BaseException:  # the attributes of foreign objects can be properties that raise anything
             continue
     return Nested(min(prod(found.values()), TRIES_MAX), tuple(sorted(found))) if found else ONCE
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen and len(seen) < _CHAIN_MAX:
-        seen.add(id(one))
-        yield one
-        before = _CAUSE.__get__(one)
-        one = before if before is not None else _CONTEXT.__get__(one)
 
 
 def _of_error(error: BaseException) -> Iterator[tuple[str, object]]:

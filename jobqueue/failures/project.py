@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.failures.vocabulary import FailureCause
+from jobqueue.failures.codes import FailureCause
 from jobqueue.validation import did_you_mean
 
 #: causes that a project may give; the others say what happened to the run, not what was raised in it
@@ -29,7 +29,7 @@ def read_causes(given: object, where: str) -> dict[str, FailureCause]:
     for kind, name in given.items():
         path = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else kind
         if isinstance(kind, type) and not issubclass(kind, BaseException):
-            raise InvalidType(f"{where}: {path} is no exception class.")
+            raise InvalidType(f"{where}: {path} is not an exception class.")
         if not isinstance(path, str) or "." not in path or not all(map(str.isidentifier, path.split("."))):
             raise InvalidValue(f"{where}: {path!r:.80} is not the path of an exception class, as 'app.CardDeclined'.")
         cause = _NAMES.get(name.upper()) if isinstance(name, str) else None
@@ -62,7 +62,7 @@ def own_rule(rules: Mapping[str, FailureCause], kind: type, path: str) -> Failur
 
 
 def _loaded(path: str) -> object:
-    """What a path names, if its module is loaded; nothing is imported, because the class of an error is."""
+    """The object of a path, if its module is loaded. Nothing is imported: the class of an error is loaded."""
     module, _, name = path.rpartition(".")
     while module:
         if module in sys.modules:
@@ -79,7 +79,7 @@ def _loaded(path: str) -> object:
 
 
 def missing_class(path: str) -> str | None:
-    """What is wrong with the path of a class, as `check` says it: imports its module."""
+    """The problem of the path of a class, as `check` reports it; imports its module."""
     module = path.rpartition(".")[0]
     while module:
         try:
@@ -93,7 +93,7 @@ def missing_class(path: str) -> str | None:
     if isinstance(found, type) and issubclass(found, BaseException):
         return None
     if found is not None:
-        return "it is no exception class"
+        return "it is not an exception class"
     holder = sys.modules.get(path.rpartition(".")[0])
     known = vars(holder).items() if holder is not None else ()
     names = [name for name, value in known if isinstance(value, type) and issubclass(value, BaseException)]

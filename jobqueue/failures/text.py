@@ -1,12 +1,20 @@
-"""The text of an exception as it is stored and logged."""
+"""The text of an exception as it is stored and logged, and its fingerprint.
+
+A fingerprint is equal for failures of the same kind, whatever the job, host, process or day.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import sysconfig
 import traceback
 from collections.abc import Callable
+from types import FrameType, TracebackType
 
-from jobqueue.exceptions import JobQueueError, ResultError
+from jobqueue.exceptions import HardTimeout, JobExpired, JobLost, JobQueueError, ResultError
+from jobqueue.failures.causes import class_path, driver_code
 
 # A MySQL TEXT column holds 65,535 bytes; the rest is reserved for the note about what was cut.
 ERROR_BYTES = 60_000
@@ -20,7 +28,7 @@ _CALLERS = tuple(PACKAGE + room + os.sep for room in ("worker", "testing"))
 
 
 def is_permanent(error: BaseException | str) -> bool:
-    """Whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
+    """Return whether the job must not be retried: its effect has happened, and only its result cannot be stored."""
     return issubclass(type(error), ResultError)
 
 
@@ -102,3 +110,102 @@ def message(error: BaseException) -> str:
         return str.__str__(str(error))
     except BaseException:
         return "(its message could not be printed)"
+
+
+#: the length of a fingerprint: 64 bits as hexadecimal digits
+FINGERPRINT_CHARS = 16
+# What is read of a message, and what counts of it without its values. The rest is mostly values.
+_READ_CHARS, _MESSAGE_CHARS = 2000, 500
+_FRAMES_MAX = 2000
+# Through the base class: a subclass may have a property of this name, which raises.
+_TRACEBACK = BaseException.__dict__["__traceback__"]
+
+_PATHS = sysconfig.get_paths()
+_NOT_PROJECT = (PACKAGE, "<frozen", _PATHS["stdlib"], _PATHS["platstdlib"])
+# Python 3.12 and later have no frames for comprehensions.
+_INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+#: the message of these names the worker and how its process died
+_WITHOUT_MESSAGE = (JobLost, HardTimeout, JobExpired)
+
+_MONTH = (
+    "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
+    "|Nov(?:ember)?|Dec(?:ember)?)"
+)
+_DAY = "(?:(?:Mon|Tue(?:s)?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?,?[ ]{1,2})?"
+#: what differs between failures of one kind: quoted text, the values in the details of PostgreSQL, URLs, paths, e-mail
+#: addresses, names of hosts, IPv6 addresses, dates, long tokens that mix letters and digits (UUIDs, hashes),
+#: hexadecimal numbers, and all other numbers with their signs and exponents
+_PATTERN = r"""
+      (?<!\w)[bBrRuUfF]{0,2}(?:
+          "(?:[^"\\]|\\.)*(?:"END) | '(?:[^'\\]|\\.)*(?:'(?!\w)END) | `[^`]*(?:`END)
+        | \u201c[^\u201d]*(?:\u201dEND) | \u2018[^\u2019]*(?:\u2019END) | \u00ab[^\u00bb]*(?:\u00bbEND)
+      )
+    | (?<=\))=\([^\n]*\)
+    | (?<=row[ ]contains[ ])\((?s:.*)
+    | \b\w{2,20}://\S+
+    | (?<=\burl:[ ])/\S*
+    | (?<![\w</])/(?=[\w%.~])[^\s"'<>()]+
+    | (?<![^\s@<>(])[^\s@<>(]{1,64}@[\w.-]+
+    | (?<![\w.-])(?:[\w-]{1,63}+\.){1,8}(?:com|org|net|io|dev|cloud|local|internal|example)\b(?![.\w])
+    | (?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,8}[0-9a-fA-F]{0,4}(?:%\w+)?(?![\w:])
+    | \b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:[ ]?(?:Z\b|UTC\b|[+-]\d\d:?\d\d\b))?
+    | \bDAY(?:\d{1,2}[ ]MONTH|MONTH\.?[ ]{1,2}\d{1,2})\b(?:,?[ ]\d{4}\b)?
+    | \b0[xX][0-9a-fA-F]+
+    | \b(?=[\w-]{0,32}\d)(?=[\w-]{0,32}[A-Za-z])[A-Za-z0-9_-]{16,}\b
+    | \b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}\b
+    | (?:(?<![\w)\]])[-+])?\d+(?:[.,:/_-]+\d+)*(?:[eE][-+]?\d+\b)?
+    """.replace("DAY", _DAY).replace("MONTH", _MONTH)
+_VALUES = re.compile(_PATTERN.replace("END", ""), re.VERBOSE)
+#: of a long message: a quotation may end where the reading ends
+_VALUES_OF_LONG = re.compile(_PATTERN.replace("END", r"|\Z"), re.VERBOSE | re.DOTALL)
+_SPACE = re.compile(r"\s+")
+
+
+def fingerprint(error: BaseException | str, *, task: str | None, queue: str) -> str:
+    """The fingerprint of a failed attempt: of its task (or the queue of a handler), class, message and place.
+
+    The message counts without quoted text, numbers and addresses, but with the number or SQLSTATE of a database, and
+    the place is the innermost function of the project, without its line: neither another value, nor a deploy that moves
+    a line, makes another fingerprint.
+    """
+    if not isinstance(error, BaseException):
+        parts = ("", _plain(error), "")
+    else:
+        said = "" if issubclass(type(error), _WITHOUT_MESSAGE) else _plain(message(error))
+        # The message of MySQL's drivers is a number and a quoted text, of which nothing is left.
+        code = driver_code(error)
+        parts = (class_path(type(error)), f"{code} {said}" if code else said, _place(error))
+    text = "\x1f".join((task if task is not None else f"@{queue}", *parts))
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=FINGERPRINT_CHARS // 2).hexdigest()
+
+
+def _plain(text: str) -> str:
+    """A message without what differs between failures of one kind."""
+    values = _VALUES if len(text) <= _MESSAGE_CHARS else _VALUES_OF_LONG
+    # Half an escape at the end would leave a quotation open.
+    read = text[:_READ_CHARS].rstrip("\\")
+    return _SPACE.sub(" ", values.sub("#", read)[:_MESSAGE_CHARS]).strip()
+
+
+def _place(error: BaseException) -> str:
+    """module:function of the innermost frame that is the project's; "" if there is none."""
+    found: FrameType | None = None
+    trace: TracebackType | None = _TRACEBACK.__get__(error)
+    for _ in range(_FRAMES_MAX):
+        if trace is None:
+            break
+        if _is_project(trace.tb_frame):
+            found = trace.tb_frame
+            if issubclass(type(error), RecursionError):
+                # Where it ends depends on the depth at which it began.
+                break
+        trace = trace.tb_next
+    return f"{found.f_globals.get('__name__', '')}:{found.f_code.co_qualname}" if found is not None else ""
+
+
+def _is_project(frame: FrameType) -> bool:
+    code = frame.f_code
+    path = code.co_filename
+    if code.co_name in _INLINED or "site-packages" in path or "dist-packages" in path:
+        return False
+    return not path.startswith(_NOT_PROJECT)

@@ -88,7 +88,7 @@ def end_if_last(group_id: int, using: str) -> bool:
 
 
 def _any_outstanding(group_id: int, using: str) -> bool:
-    """Whether a member is outstanding, or may be: one that is locked. Reads the newest rows, in any snapshot."""
+    """Return whether a member is outstanding, or may be: one that is locked. Reads the newest rows, in any snapshot."""
     rows = outstanding(group_id, using)
     return newest(rows[:1], using, in_doubt=rows) != []
 

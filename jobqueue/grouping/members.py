@@ -52,7 +52,7 @@ def callback_of(options: JSON) -> int | None:
 
 
 def is_parent(options: JSON) -> bool:
-    """Whether a job with these options is a node that others wait for."""
+    """Return whether a job with these options is a node that others wait for."""
     return isinstance(options, dict) and options.get(PARENT) is True
 
 
@@ -60,11 +60,6 @@ def _number(options: JSON, name: str) -> int | None:
     found = options.get(name) if isinstance(options, dict) else None
     # Plain SQL may have written anything.
     return found if type(found) is int and 0 < found < 2**63 else None
-
-
-def marked(job: NewJob, name: str, group_id: int) -> NewJob:
-    """The same job with the id of a group in its options."""
-    return with_option(job, name, group_id)
 
 
 def with_option(job: NewJob, name: str, value: JSON) -> NewJob:
@@ -102,7 +97,7 @@ def add_members(group_id: int, jobs: Sequence[NewJob], *, using: str) -> list[in
     """
     if not jobs:
         return []
-    work = partial(_add, group_id, [marked(job, MEMBER, group_id) for job in jobs], None, using)
+    work = partial(_add, group_id, [with_option(job, MEMBER, group_id) for job in jobs], None, using)
     return retry_transient("enqueue", work, using=using, repeatable=False)
 
 
@@ -121,7 +116,7 @@ def add_nodes(group_id: int, nodes: Sequence[NewNode], *, using: str) -> list[in
 
 
 def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
-    job = marked(node.job, MEMBER, group_id)
+    job = with_option(node.job, MEMBER, group_id)
     if is_parent:
         job = with_option(job, PARENT, True)
     if not node.parents:
@@ -249,7 +244,7 @@ def jobs_of(group: JobGroup, *, succeeded: bool, using: str) -> dict[str, NewJob
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidValue(f"this version cannot read its {name} ({summary(error)})") from error
         job = replace(job, expires_at=_instant(expires, job.run_at, using))
-        jobs[name] = marked(job, CALLBACK, group.pk)
+        jobs[name] = with_option(job, CALLBACK, group.pk)
     return jobs
 
 

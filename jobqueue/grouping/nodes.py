@@ -168,7 +168,7 @@ def _lock(nodes: Sequence[int], using: str) -> list[Job]:
 
 
 def _states_of_parents(nodes: Sequence[int], using: str) -> dict[int, set[int]]:
-    """By node, the states of its parents; one that another transaction has locked is OUTSTANDING, or may be."""
+    """Map each node to the states of its parents; one that is locked elsewhere is OUTSTANDING, or may be."""
     rows = GroupParent.objects.using(using).filter(child_id__in=nodes).order_by("child_id", "state", "pk")
     found: dict[int, set[int]] = {node: set() for node in nodes}
     in_doubt = outstanding_parents(nodes[0], using) if len(nodes) == 1 else None

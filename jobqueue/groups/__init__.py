@@ -18,13 +18,5 @@ __all__ = ["Group", "Resumed", "cancel", "get", "known", "resume", "seal"]
 
 __getattr__ = import_on_first_use(
     __name__,
-    {
-        "Group": "operator",
-        "Resumed": "operator",
-        "cancel": "operator",
-        "get": "operator",
-        "known": "operator",
-        "resume": "operator",
-        "seal": "operator",
-    },
+    {"operator": "Group Resumed cancel get known resume seal"},
 )

@@ -107,10 +107,8 @@ class GroupMaker:
             self._id = insert_group(self._name, self._callbacks, self._using, self._begin)
         except SynchronousOnlyOperation as error:
             self._give_up(error)
-            raise InsideCoroutine(
-                "group() was called inside a coroutine, and it uses the database. Nothing was written; put the block "
-                "into a function, and write: await sync_to_async(function)()."
-            ) from None
+            how = "put the block into a function, and write: await sync_to_async(function)()"
+            raise InsideCoroutine("group()", how) from None
         except BaseException as error:
             self._give_up(error)
             raise

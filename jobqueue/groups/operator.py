@@ -114,7 +114,7 @@ def _unknown(number: int) -> InvalidValue:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What resume() did, or would do: names of nodes, in the order in which they were added."""
+    """The result of resume(), or of its dry run: names of nodes, in the order in which they were added."""
 
     workflow_id: int
     runs: tuple[str, ...]  # at once, or since a retry by hand

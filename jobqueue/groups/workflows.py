@@ -74,7 +74,7 @@ class _Added:
 
 
 class Workflow:
-    """What workflow() gives: add() and start()."""
+    """A workflow that is being made: add() its nodes, then start() it."""
 
     def __init__(self, name: str, if_failed: str, callbacks: Mapping[str, AnyTask | None], using: str | None) -> None:
         self._name, self._if_failed, self._callbacks, self._given = name, if_failed, callbacks, using
@@ -119,10 +119,7 @@ class Workflow:
         try:
             found = retry_transient("enqueue", partial(self._write, order, using), using=using, repeatable=False)
         except SynchronousOnlyOperation:
-            raise InsideCoroutine(
-                "start() was called inside a coroutine, and it uses the database. Nothing was written; write: "
-                "await sync_to_async(wf.start)()."
-            ) from None
+            raise InsideCoroutine("start()", "write: await sync_to_async(wf.start)()") from None
         self._started = True
         return found
 

@@ -151,7 +151,7 @@ def _replayed(kept: Any) -> HttpResponse:
 
 
 def _problem(status: int, text: str) -> JsonResponse:
-    """RFC 9457."""
+    """A problem document (RFC 9457)."""
     titles = {400: "Idempotency-Key is missing", 409: "Request in progress", 422: "Idempotency-Key is already used"}
     facts = {"title": titles[status], "status": status, "detail": text}
     return JsonResponse(facts, status=status, content_type="application/problem+json")

@@ -97,7 +97,7 @@ class Once:
 
     @property
     def done(self) -> bool:
-        """Whether the effect has happened before: return `result` and do nothing."""
+        """True if the effect has happened before: return `result` and do nothing."""
         return self._block.done
 
     @property

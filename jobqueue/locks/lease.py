@@ -26,7 +26,7 @@ from jobqueue.db.fields import TokenField
 from jobqueue.db.parameters import placeholder
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_reporting, retry_transient
-from jobqueue.exceptions import InsideTransaction
+from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired
 from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import TimedLock
@@ -131,6 +131,39 @@ def uncounted_lock(name: str, ttl_seconds: float, using: str) -> LeaseLock:
     lock = LeaseLock(name, ttl_seconds, 0, using)
     lock._counted = False
     return lock
+
+
+def takes_turn(name: str, seconds: float, using: str) -> bool:
+    """Return True in one process of all, and after that in none for `seconds`: the lock is left to expire."""
+    try:
+        uncounted_lock(name, seconds, using).acquire()
+    except LockNotAcquired:
+        return False
+    return True
+
+
+class Turn:
+    """The turn of one process of all at some maintenance; another one takes it `seconds` after this one has died."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name, self._seconds = name, seconds
+        self._lock: LeaseLock | None = None
+
+    def hold(self, using: str) -> bool:
+        """Take the turn, or keep it for another `seconds`; False while another process has it."""
+        try:
+            if self._lock is None:
+                # A new lock each time: the outcome of the last one does not matter.
+                self._lock = uncounted_lock(self._name, self._seconds, using).acquire()
+            else:
+                self._lock.renew()
+        except (LockLost, LockNotAcquired):
+            self._lock = None
+        return self._lock is not None
+
+    def leave(self) -> None:
+        """Renew no more, and let the lock expire."""
+        self._lock = None
 
 
 def owner() -> str:

@@ -1,4 +1,4 @@
-"""Deletes old rows, table by table, in short transactions; groups with their members."""
+"""Deletes what is over, table by table, in short transactions: old rows, groups with their members, ended locks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter as setting
 from typing import Any, ClassVar
 
 from django.db import connections
-from django.db.models import Model, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.grouping.members import still_read
+from jobqueue.locks.lease import ended, sweep
+from jobqueue.locks.mutex_rows import MUTEX_IDLE_SECONDS
 from jobqueue.models import (
     ArchivedJob,
     AuditEvent,
@@ -30,6 +33,7 @@ from jobqueue.models import (
     JobStat,
     LockFinding,
     LockStat,
+    MutexRow,
     OutboxEvent,
     Redrive,
     Schedule,
@@ -37,6 +41,7 @@ from jobqueue.models import (
     ScheduleVersion,
     Worker,
 )
+from jobqueue.models.locks import MUTEX_FLOOR, add_to_floor, floor
 
 #: age of rows that transactions only lock and never read: the next use of the key inserts a missing one again
 KEY_SECONDS = 86_400.0
@@ -134,82 +139,102 @@ def _delete_rows(rows: QuerySet[Any], limit: int, using: str) -> int:
     return vendor(using).delete_by_key(rows.model.objects.using(using), ids) if ids else 0
 
 
-def _key_seconds(settings: Settings) -> float:
-    return KEY_SECONDS
-
-
 def _lock_stat_seconds(settings: Settings) -> float:
     return settings.lock_metrics_seconds or 0.0
 
 
-#: dead letters stay: their processed_at is NULL
-OUTBOX_EVENTS = Cleaner(
-    "events",
-    OutboxEvent,
-    "processed_at",
-    "ix_outbox_processed",
-    lambda settings: settings.outbox_settings.retention_seconds,
-)
-KEYS = Cleaner("keys", HeldKey, "created_at", "ix_key_age", _key_seconds)
-IDEMPOTENCY_RECORDS = Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0)
-LOCK_STATS = Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds)
-LOCK_FINDINGS = Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds)
-#: those under way stay: their ended_at is NULL
-REDRIVES = Cleaner(
-    "redrives", Redrive, "ended_at", "ix_audit_ended", lambda settings: settings.redrive_retention_seconds
-)
-#: those under way stay: their ended_at is NULL
-AUDIT_EVENTS = Cleaner(
-    "audit_events", AuditEvent, "ended_at", "ix_audit_ended", lambda settings: settings.audit_retention_seconds
-)
-#: those that run stay: their stopped_at is NULL
-WORKERS = Cleaner(
-    "workers", Worker, "stopped_at", "ix_worker_alive", lambda settings: settings.worker_retention_seconds
-)
-ARCHIVED_JOBS = Cleaner(
-    "archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", lambda settings: settings.archive_retention_seconds
-)
-SCHEDULE_TICKS = Cleaner(
-    "schedule_ticks",
-    ScheduleTick,
-    "created_at",
-    "ix_schedule_tick_age",
-    lambda settings: settings.schedule_retention_seconds,
-)
-#: those that live workers have are announced all the time
-SCHEDULE_VERSIONS = Cleaner(
-    "schedule_versions",
-    ScheduleVersion,
-    "announced_at",
-    "ix_schedule_version_age",
-    lambda settings: settings.schedule_retention_seconds,
-)
-#: those in use stay: their retired_at is NULL
-SCHEDULES = Cleaner(
-    "schedules", Schedule, "retired_at", "ix_schedule_retired", lambda settings: settings.schedule_retention_seconds
-)
-JOB_STATS = Cleaner(
-    "statistics", JobStat, "counted_at", "ix_job_stat_age", lambda settings: settings.stat_retention_seconds
-)
-#: those that fire stay: their quiet_at is NULL
-JOB_ALARMS = Cleaner(
-    "alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", lambda settings: settings.alarm_retention_seconds
-)
 GROUPS = GroupCleaner()
-CLEANERS: tuple[Cleaner | GroupCleaner, ...] = (
-    OUTBOX_EVENTS,
-    KEYS,
-    IDEMPOTENCY_RECORDS,
-    LOCK_STATS,
-    LOCK_FINDINGS,
-    JOB_STATS,
-    JOB_ALARMS,
-    REDRIVES,
-    AUDIT_EVENTS,
-    WORKERS,
-    ARCHIVED_JOBS,
-    SCHEDULE_TICKS,
-    SCHEDULE_VERSIONS,
-    SCHEDULES,
-    GROUPS,
-)
+#: by name, in the order of a pass. What runs, fires or is in use stays: its column is NULL
+CLEANERS: dict[str, Cleaner | GroupCleaner] = {
+    one.name: one
+    for one in (
+        # Dead letters have no processed_at.
+        Cleaner(
+            "events", OutboxEvent, "processed_at", "ix_outbox_processed", setting("outbox_settings.retention_seconds")
+        ),
+        Cleaner("keys", HeldKey, "created_at", "ix_key_age", lambda settings: KEY_SECONDS),
+        Cleaner("records", IdempotencyRecord, "expires_at", "ix_idempotency_expiry", lambda settings: 0.0),
+        Cleaner("figures", LockStat, "counted_at", "ix_lock_stat_age", _lock_stat_seconds),
+        Cleaner("findings", LockFinding, "last_seen_at", "ix_lock_finding_age", _lock_stat_seconds),
+        Cleaner("statistics", JobStat, "counted_at", "ix_job_stat_age", setting("stat_retention_seconds")),
+        Cleaner("alarms", JobAlarm, "quiet_at", "ix_job_alarm_quiet", setting("alarm_retention_seconds")),
+        Cleaner("redrives", Redrive, "ended_at", "ix_audit_ended", setting("redrive_retention_seconds")),
+        Cleaner("audit_events", AuditEvent, "ended_at", "ix_audit_ended", setting("audit_retention_seconds")),
+        Cleaner("workers", Worker, "stopped_at", "ix_worker_alive", setting("worker_retention_seconds")),
+        Cleaner("archived_jobs", ArchivedJob, "archived_at", "ix_archive_age", setting("archive_retention_seconds")),
+        Cleaner(
+            "schedule_ticks", ScheduleTick, "created_at", "ix_schedule_tick_age", setting("schedule_retention_seconds")
+        ),
+        # Those that live workers have are announced all the time.
+        Cleaner(
+            "schedule_versions",
+            ScheduleVersion,
+            "announced_at",
+            "ix_schedule_version_age",
+            setting("schedule_retention_seconds"),
+        ),
+        Cleaner("schedules", Schedule, "retired_at", "ix_schedule_retired", setting("schedule_retention_seconds")),
+        GROUPS,
+    )
+}
+
+
+#: rows of mutexes that one pass reads; the next pass goes on behind them
+MUTEX_ROWS = 5_000
+_BATCH = 200
+#: the last key of a mutex that this process has read, by database
+_positions: dict[str, str] = {}
+
+
+def sweep_locks(settings: Settings, *, using: str, limit: int = 1000, seconds: float = math.inf) -> Counter[str]:
+    """Delete ended locks in transactions of `limit`, for about `seconds`; then some idle mutexes."""
+    freed, end = 0, time.monotonic() + seconds
+    # Locks that end during the pass are left for the next one: the number of batches is fixed at the start.
+    for _ in range(-(-count_ended_locks(using=using) // limit)):
+        gone = sweep(limit, using=using)
+        freed += gone
+        if gone < limit or time.monotonic() >= end:
+            break
+    return Counter(locks_freed=freed, mutexes_deleted=_sweep_mutexes(using))
+
+
+def count_ended_locks(*, using: str) -> int:
+    """The number of lease locks that have ended and still have a row."""
+    return ended(using).count()
+
+
+def _sweep_mutexes(using: str) -> int:
+    """Delete those of the next MUTEX_ROWS rows that were idle for MUTEX_IDLE_SECONDS, unless a transaction holds them.
+
+    In order of the key: the time of the last use has no index, because every holder would have to write to it.
+    """
+    after = _positions.get(using, "")
+    rows = MutexRow.objects.using(using).filter(pk__gt=after).order_by("pk")
+    idle = ExpressionWrapper(_idle(), output_field=BooleanField())
+    seen = list(rows.annotate(is_idle=idle).values_list("pk", "is_idle")[:MUTEX_ROWS])
+    _positions[using] = seen[-1][0] if len(seen) == MUTEX_ROWS else ""
+    keys = [key for key, is_idle in seen if is_idle]
+    batches = [keys[first : first + _BATCH] for first in range(0, len(keys), _BATCH)]
+    return sum(
+        retry_transient("housekeeping", partial(_delete_mutexes, batch, using), using=using) for batch in batches
+    )
+
+
+def _idle() -> Q:
+    limit = UtcNowPlus(-MUTEX_IDLE_SECONDS)
+    return Q(taken_at__lt=limit) | Q(taken_at__isnull=True, created_at__lt=limit)
+
+
+def _delete_mutexes(keys: list[str], using: str) -> int:
+    server = vendor(using)
+    with server.transaction(connections[using]):
+        deletions = floor(MUTEX_FLOOR, using)
+        if deletions.exists() and not server.lock_rows(deletions):
+            # A transaction relies on no row being deleted until it ends; the next pass tries again.
+            return 0
+        rows = MutexRow.objects.using(using).filter(_idle())
+        locked = list(server.lock_rows(rows.filter(pk__in=keys)).values_list("pk", flat=True))
+        if locked:
+            add_to_floor(MUTEX_FLOOR, 1, using)
+        # One DELETE per key: led by a scan, a DELETE would wait for rows that others have locked.
+        return sum(rows.filter(pk=key).delete_only()[0] for key in locked)

@@ -16,8 +16,8 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.exceptions import LockNotAcquired, NotSupported
-from jobqueue.locks.lease import uncounted_lock
+from jobqueue.exceptions import NotSupported
+from jobqueue.locks.lease import takes_turn
 from jobqueue.lockstats.recorder import Finding, deadlock_finding, keep_findings
 from jobqueue.models import LockFinding
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("jobqueue.locks")
 
 #: the interval of the reads
 INTERVAL_SECONDS = 15.0
-TURN = "jobqueue: lock watch"
+TURN, TURN_SECONDS = "jobqueue: lock watch", 0.75 * INTERVAL_SECONDS
 #: shorter waits are not kept
 WAIT_SECONDS = 1.0
 #: statements that have waited for less in all their runs are not kept
@@ -35,7 +35,7 @@ KEPT_MAX = 20
 
 @dataclass(slots=True)
 class _Memory:
-    """What this process read last."""
+    """The last reads of this process."""
 
     deadlocks: int | None = None
     lock_seconds: dict[str, float] = field(default_factory=dict)
@@ -51,21 +51,13 @@ def run_once(settings: Settings, *, using: str) -> Counter[str]:
     It costs two statements on job_lock and three on the server's tables.
     """
     diagnostics = vendor(using).diagnostics
-    if settings.lock_metrics_seconds is None or not diagnostics.available or not _my_turn(using):
+    if settings.lock_metrics_seconds is None or not diagnostics.available or not takes_turn(TURN, TURN_SECONDS, using):
         return Counter()
     memory = _memories.setdefault(using, _Memory())
     parts = [_ask(memory, read, using) for read in (_waits, _deadlocks, _slow)]
     for findings in parts:
         keep_findings(findings, using=using)
     return Counter(dict(zip(("waits", "deadlocks", "slow_statements"), map(len, parts), strict=True)))
-
-
-def _my_turn(using: str) -> bool:
-    try:
-        uncounted_lock(TURN, INTERVAL_SECONDS * 0.75, using).acquire()
-    except LockNotAcquired:
-        return False
-    return True
 
 
 def _ask(memory: _Memory, read: Callable[[_Memory, Diagnostics, str], list[Finding]], using: str) -> list[Finding]:
@@ -93,7 +85,7 @@ def _deadlocks(memory: _Memory, server: Diagnostics, using: str) -> list[Finding
     if report is None:
         return []
     if not first:
-        logger.warning("a deadlock was ended by the database; see manage.py jobs locks")
+        logger.warning("the database resolved a deadlock; see manage.py jobs locks")
     return [deadlock_finding(report)]
 
 

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
-from jobqueue.exceptions import LockLost, LockNotAcquired
-from jobqueue.locks.lease import LeaseLock, uncounted_lock
+from jobqueue.locks.lease import Turn
 from jobqueue.log_format import count_of
 from jobqueue.retention.deletion import Chosen, Deletions, delete_attempts_without_job
 from jobqueue.retention.history import keep_by
@@ -53,8 +52,7 @@ class Pruner:
         self._expired_at = 0.0
         self._places: dict[Group, Place] = {}
         self._after_attempt = self._deleted = 0
-        self._lock: LeaseLock | None = None
-        self._renew_at = 0.0
+        self._lock, self._renew_at = Turn(LOCK_NAME, LOCK_SECONDS), 0.0
         self.more = False  # whether the walk goes on with the next call
         self.pause_seconds = INTERVAL_SECONDS  # how long to wait before the next call
 
@@ -124,20 +122,12 @@ class Pruner:
 
     def _is_ours(self, using: str) -> bool:
         now = time.monotonic()
-        if self._lock is not None and now < self._renew_at:
+        if now < self._renew_at:
             return True
-        try:
-            with self._turn:
-                if self._lock is None:
-                    # A new lock each time: the outcome of the last one does not matter.
-                    self._lock = uncounted_lock(LOCK_NAME, LOCK_SECONDS, using).acquire()
-                else:
-                    self._lock.renew()
-        except (LockLost, LockNotAcquired):
-            self._lock = None
-            return False
-        self._renew_at = now + LOCK_SECONDS / 3
-        return True
+        with self._turn:
+            ours = self._lock.hold(using)
+        self._renew_at = now + LOCK_SECONDS / 3 if ours else 0.0
+        return ours
 
 
 def _rest(took: float, using: str) -> float:

@@ -29,7 +29,7 @@ class Runner:
 
     @property
     def active(self) -> bool:
-        """Whether a run is under way, whose next step is due in a moment."""
+        """True if a run is under way, whose next step is due in a moment."""
         return time.monotonic() < self._active_until
 
     def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
@@ -52,7 +52,7 @@ class Runner:
         counts = f"{done.changed_in_all} {changed}, {done.refused_in_all} {refused}"
         if isinstance(done.error, DatabaseBusy):
             if done.run_id not in self._waiting:
-                logger.info("%s waits, and is tried again each second: %s", name, done.problem)
+                logger.info("%s is waiting, retrying every second: %s", name, done.problem)
             self._waiting.add(done.run_id)
             return
         self._waiting.discard(done.run_id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
     class Facts(TypedDict):
-        """What is read with a worker."""
+        """Columns that are read with a worker."""
 
         now: datetime
 
@@ -78,7 +78,7 @@ class ListedWorker:
 
 
 def state_of(worker: Worker, now: datetime) -> State:
-    """Whether it runs, has missed its heartbeats, or has stopped, also if another worker has marked it so."""
+    """The state of a worker: it runs, has missed its heartbeats, or has stopped, perhaps by another's mark."""
     if worker.stopped_at is not None:
         return "stopped"
     limit = max(load().worker_silent_seconds, HEARTBEATS_MISSED * (worker.heartbeat_seconds or 0.0))

@@ -75,7 +75,7 @@ def register(
 
 
 def was_cut(queues: str) -> bool:
-    """Whether the names of a worker's queues may have been too long to be stored as a whole."""
+    """Return whether the names of a worker's queues may have been too long to be stored as a whole."""
     # Up to three bytes of a character are left out on each side of the mark.
     return "..." in queues and len(queues.encode()) > QUEUES_BYTES - 8
 
@@ -101,28 +101,15 @@ def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None
     return Renewal(seconds, frozenset(names) - there)
 
 
-def note_memory(name: str, rss_bytes: int, *, using: str) -> None:
-    """Store the resident memory of a worker's process."""
+def note(name: str, *, using: str, **columns: JSON) -> None:
+    """Store columns of a worker's row.
+
+    `retries`: the counts of its runs and retries. `troubles`: what it is short of, whether it is stalled, and slow
+    commits; None: nothing is wrong. `schedules`: the versions that it has announced, so that its monitor announces
+    them on. `rss_bytes`: the resident memory of its process.
+    """
     rows = Worker.objects.using(using).filter(name=name)
-    retry_transient("housekeeping", lambda: rows.update(rss_bytes=rss_bytes), using=using)
-
-
-def note_retries(name: str, retries: JSON, *, using: str) -> None:
-    """Store the counts of runs and retries of a worker's process."""
-    rows = Worker.objects.using(using).filter(name=name)
-    retry_transient("housekeeping", lambda: rows.update(retries=retries), using=using)
-
-
-def note_troubles(name: str, troubles: JSON, *, using: str) -> None:
-    """Store what a worker is short of, whether it is stalled, and slow commits; None: nothing is wrong."""
-    rows = Worker.objects.using(using).filter(name=name)
-    retry_transient("housekeeping", lambda: rows.update(troubles=troubles), using=using)
-
-
-def note_schedules(name: str, ids: Sequence[int], *, using: str) -> None:
-    """Store the versions of schedules that a worker has announced, so that its monitor announces them on."""
-    rows = Worker.objects.using(using).filter(name=name)
-    retry_transient("housekeeping", lambda: rows.update(schedules=list(ids)), using=using)
+    retry_transient("housekeeping", lambda: rows.update(**columns), using=using)
 
 
 def schedules_of(names: Sequence[str], *, using: str) -> set[int]:

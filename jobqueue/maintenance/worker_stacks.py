@@ -16,7 +16,7 @@ from jobqueue.payload import JSON
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker has answered, and how many seconds ago."""
+    """The answer of a worker, and its age in seconds."""
 
     worker: str
     age_seconds: float
@@ -43,7 +43,7 @@ def answer(name: str, content: JSON, *, using: str) -> None:
 
 
 def answers(names: Sequence[str], seconds: float, *, using: str) -> list[Answer]:
-    """What these workers have answered in the last `seconds`. One statement."""
+    """The answers of these workers in the last `seconds`. One statement."""
     rows = Worker.objects.using(using).filter(name__in=names, stacks_at__gte=UtcNowPlus(-seconds)).order_by("name")
     found = rows.values_list("name", "stacks", Selected("stacks_at"), Selected(UtcNow()))
     return [Answer(name, max(0.0, (now - at).total_seconds()), content) for name, content, at, now in found]

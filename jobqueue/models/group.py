@@ -65,7 +65,7 @@ class JobGroup(models.Model):
         verbose_name_plural = _("groups")
         default_permissions = ("view",)
         indexes = [
-            # maintenance.group_sweep: those that have not ended
+            # maintenance.sweeps: those that have not ended
             models.Index(fields=["state", "id"], name="ix_group_state"),
             # maintenance.group_cleaner
             models.Index(fields=["ended_at"], name="ix_group_ended"),

@@ -90,7 +90,7 @@ class Job(models.Model):
     result = PayloadField(_("result"), null=True)
     last_error = ErrorField(_("last error"), null=True)
     cause = NameField(_("cause"), max_length=16, null=True)
-    # Equal for failures of the same kind: failures/grouping.py. NULL if plain SQL wrote the failure.
+    # Equal for failures of the same kind: failures/text.py. NULL if plain SQL wrote the failure.
     fingerprint = NameField(_("fingerprint"), max_length=16, null=True)
 
     locked_by = NameField(_("locked by"), max_length=128, null=True)

@@ -184,7 +184,7 @@ class EventClaimer:
         return list(fronts.values())
 
     def _read_fronts(self, since: Mapping[int, int], share: int) -> list[_Front]:
-        """Of each lane up to `share` pending events from an id on, lowest first: id, lane, whether due, token."""
+        """Read up to `share` pending events of each lane from an id on, lowest first: id, lane, whether due, token."""
         runs = [{"lane": lane, "since": event_id} for lane, event_id in since.items()]
         return sorted(statements.front(self._using, share, self._topics).rows_of_each(runs, _FRONTS_MAX))
 
@@ -281,7 +281,7 @@ class PollRanges:
 
     @property
     def active(self) -> bool:
-        """Whether ranges are skipped."""
+        """True if ranges are skipped."""
         return bool(self._ranges)
 
     def passed(self, count: int) -> None:

@@ -18,13 +18,13 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.otel import delivering
-from jobqueue.outbox import statements, unrouted
+from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
-from jobqueue.outbox.destinations.subscribers import Functions
+from jobqueue.outbox.destinations.local import Functions
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.routes import Routes
+from jobqueue.outbox.routes import Routes, next_ids
 from jobqueue.outbox.statements import EventLeaseLost
 from jobqueue.outbox.watch import DeliveryWatch, Sending, SettledByWatch
 
@@ -176,7 +176,7 @@ class Delivery:
         self._log.failed(event, error, delay, logging.WARNING)
 
     def _is_dead_letter(self, event: Event) -> bool:
-        """Whether no attempt can help; the event is a dead letter then."""
+        """Make an event that no attempt can help a dead letter; return whether it is one."""
         problem: BaseException | str
         if isinstance(event.payload, PayloadError):
             problem = event.payload
@@ -193,7 +193,7 @@ class Delivery:
         self._put_off(events, PARK_SECONDS * random.uniform(0.8, 1.2), statements.park)
         if self._log.may_tell_unrouted(events):
             found = self._routes.unrouted(self._topics, known=events)
-            self._log.unrouted_met(found, events, unrouted.next_ids(found, using=self._using))
+            self._log.unrouted_met(found, events, next_ids(found, using=self._using))
 
     def _put_off(self, events: Sequence[Event], seconds: float, write: Callable[..., object]) -> None:
         ids = [event.id for event in events]

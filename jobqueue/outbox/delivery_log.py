@@ -11,7 +11,7 @@ from typing import TypeAlias
 from jobqueue.failures import summary
 from jobqueue.masking import mask_text
 from jobqueue.outbox.event import Event
-from jobqueue.outbox.unrouted import Unrouted
+from jobqueue.outbox.routes import Unrouted
 
 logger = logging.getLogger("jobqueue.outbox")
 
@@ -58,7 +58,7 @@ class DeliveryLog:
         logger.error("event %d (%r) becomes a dead letter: %s", event.id, event.topic, _told(problem))
 
     def may_tell_unrouted(self, events: Sequence[Event]) -> bool:
-        """Whether unrouted() may log something about one of these events, which this relay has met."""
+        """Return whether unrouted() may log something about one of these events, which this relay has met."""
         oldest = time.monotonic() - UNROUTED_SECONDS
         self._quiet = {topic: quiet for topic, quiet in self._quiet.items() if quiet[0] > oldest}
         return any(event.id <= self._quiet.get(event.topic, (0.0, event.id))[1] for event in events)

@@ -28,7 +28,7 @@ class Event:
 
     @property
     def headers(self) -> dict[str, str]:
-        """For message headers: message-id, topic, sequence, published-at, attempt, key if it has one, and `trace`."""
+        """Message headers: message-id, topic, sequence, published-at, attempt, key if it has one, and `trace`."""
         found = {
             **self.trace,
             "message-id": str(self.id),

@@ -83,6 +83,6 @@ def _events(event_id: int, using: str) -> QuerySet[OutboxEvent]:
 
 
 def _write(rows: QuerySet[OutboxEvent], changes: Mapping[str, object], written: QuerySet[OutboxEvent]) -> bool:
-    """Whether there was a row to change. `written` finds the row after an earlier run whose answer was lost."""
+    """Return whether a row was changed. `written` finds the row after an earlier run whose answer was lost."""
     done, ran_again = retry_reporting("relay", lambda: rows.order_by().update(**changes), using=rows.db)
     return bool(done) or (ran_again and retry_transient("relay", written.exists, using=rows.db))

@@ -19,8 +19,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
 from jobqueue.outbox.delivery_log import DeliveryLog
-from jobqueue.outbox.routes import Routes
-from jobqueue.outbox.unrouted import Unrouted
+from jobqueue.outbox.routes import Routes, Unrouted
 from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
@@ -62,7 +61,7 @@ class Relay:
 
     @property
     def idle(self) -> bool:
-        """Whether the last round of all keys and topics found nothing that is due."""
+        """True if the last round of all keys and topics found nothing that is due."""
         return self._claimer.idle
 
     def run_once(self) -> int:

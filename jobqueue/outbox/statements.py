@@ -213,11 +213,7 @@ def _change(verb: str, ids: Collection[int], token: bytes, using: str, **values:
 
 @cache
 def _statement(verb: str, using: str) -> Prepared:
-    return prepare_change_by_key(_held(using), _CHANGES[verb])
-
-
-def _held(using: str) -> QuerySet[OutboxEvent]:
-    return _by_key(using).filter(lock_token=_TOKEN)
+    return prepare_change_by_key(_by_key(using).filter(lock_token=_TOKEN), _CHANGES[verb])
 
 
 def _by_key(using: str) -> QuerySet[OutboxEvent]:

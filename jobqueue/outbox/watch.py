@@ -140,7 +140,7 @@ class DeliveryWatch:
             delivered, others = _rest(sending)
             others |= sending.ids
         topics = ", ".join(sorted({repr(event.topic) for event in sending.events}))
-        logger.warning("stopping while a delivery of %s is under way; its event is released without a charge", topics)
+        logger.warning("stopping during a delivery of %s; its event is released and no attempt is counted", topics)
         self._free_rows(sending)
         self._writer.write(partial(self._release, sending.batch, delivered, others))
 
@@ -162,7 +162,7 @@ class DeliveryWatch:
                 self._look(sending)
             except Exception:
                 # The thread must not end: no other one watches.
-                logger.exception("a look at a delivery under way failed")
+                logger.exception("could not check a delivery under way")
 
     def _look(self, sending: Sending) -> None:
         now = time.monotonic()
@@ -291,6 +291,6 @@ def start_thread(target: Callable[[], None]) -> threading.Thread | None:
         thread = threading.Thread(target=target, name="jobqueue-relay-watch", daemon=True)
         thread.start()
     except RuntimeError as error:
-        logger.warning("no room for the thread that renews the leases of deliveries: %s", error)
+        logger.warning("cannot start the thread that renews the leases of deliveries: %s", error)
         return None
     return thread

@@ -109,10 +109,8 @@ def enqueue_many(
 
 
 def _inside_coroutine(name: str) -> InsideCoroutine:
-    return InsideCoroutine(
-        f"{name}() was called inside a coroutine, and it uses the database. Nothing was written; write: "
-        f"await sync_to_async({name})(...), with sync_to_async from asgiref.sync."
-    )
+    how = f"write: await sync_to_async({name})(...), with sync_to_async from asgiref.sync"
+    return InsideCoroutine(f"{name}()", how)
 
 
 def new_job(

@@ -20,7 +20,7 @@ from django.db.models import BooleanField, ExpressionWrapper, Q, Value
 from django.db.models.functions import Coalesce
 
 from jobqueue.conf import Settings
-from jobqueue.conf.retention import STATES, Kept
+from jobqueue.conf.queues import STATES, Kept
 from jobqueue.db import is_lost_connection, vendor
 from jobqueue.db.clock import Selected, Stored, read_now
 from jobqueue.db.expressions import Behind, Unestimated

@@ -18,12 +18,5 @@ __all__ = ["Known", "disable", "enable", "known", "preview", "run_now"]
 
 __getattr__ = import_on_first_use(
     __name__,
-    {
-        "Known": "listing",
-        "disable": "editing",
-        "enable": "editing",
-        "known": "listing",
-        "preview": "listing",
-        "run_now": "editing",
-    },
+    {"listing": "Known known preview", "editing": "disable enable run_now"},
 )

@@ -169,7 +169,7 @@ def _end_before(row: Any, using: str, said: Said) -> None:
     except Exception as error:
         # It may be what the new definition corrects.
         text = f"{type(error).__name__}: {error}"
-        said.append(partial(logger.warning, "the last ticks of the schedule %r were left out: %s", row.name, text))
+        said.append(partial(logger.warning, "skipped the last ticks of schedule %r: %s", row.name, text))
     row.decided_until = row.now
 
 
@@ -179,7 +179,7 @@ def set_back(name: str, using: str, said: Said) -> int:
         row = locked(name, using, skip_locked=True)
         if row is None or row.decided_until <= row.now:
             return 0
-        text = "the clock of the database was set back: schedule %r goes on at %s"
+        text = "the database clock was set back: schedule %r continues at %s"
         said.append(partial(logger.warning, text, name, row.now))
         row.decided_until = row.now
         set_next(row, from_json(row.definition).timing.after(row.now))
@@ -232,6 +232,6 @@ def take_over(one: Live, earlier: str, using: str, said: Said) -> int:
                 row.save(using=using)
         except IntegrityError:
             return 0  # another worker has made it
-        text = "the schedule %r goes on as %r: its task was renamed"
+        text = "schedule %r continues as %r: its task was renamed"
         said.append(partial(logger.info, text, earlier, one.name))
         return 1

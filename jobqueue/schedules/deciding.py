@@ -32,8 +32,8 @@ WAITING_SECONDS = 1.0
 KEY_WAIT_SECONDS = 0.5
 #: ticks of one transaction, so that it stays short; the rest follows in the next ones
 TICKS_MAX = 50
-_MISSES = "the schedule %r misses its tick of %s: %s"
-_LATE = "the schedule %r missed %d ticks since %s: no worker looked for them in time"
+_MISSES = "schedule %r missed its tick of %s: %s"
+_LATE = "schedule %r missed %d ticks since %s: no worker was there in time"
 _HELD = (
     "job {}, which has ended, still holds the dedupe key, so no job was added. Lower DEDUPE_SECONDS or unique_seconds, "
     'or use unique="unfinished", which frees the key when the job ends.'
@@ -41,7 +41,7 @@ _HELD = (
 
 
 class Fired(NamedTuple):
-    """What a pass over due schedules did."""
+    """The result of a pass over due schedules."""
 
     jobs: int = 0
     more: bool = False  # ticks that are due were left for later

@@ -15,8 +15,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from jobqueue.compat import AnyTask, Task
-from jobqueue.conf import Settings, load
-from jobqueue.conf.schedules import KEYS
+from jobqueue.conf import SCHEDULE_KEYS, Settings, load
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.dialect import Problem
 from jobqueue.durations import to_seconds
@@ -37,7 +36,7 @@ logger = logging.getLogger("jobqueue.worker")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a schedule says besides its task: checked, in the units of the fields."""
+    """The terms of a schedule besides its task, checked and in the units of the fields."""
 
     timing: Timing
     missed: str = "latest"
@@ -220,7 +219,7 @@ def _one_of(value: object, choices: Sequence[str], what: str) -> str:
 def declare_settings() -> None:
     """Declare the schedules of the settings. Call it when the tasks are registered; a wrong one is logged, left out."""
     for name, error in problems(load().schedules):
-        logger.error("SCHEDULES[%r] is left out: %s", name, error)
+        logger.error("ignoring SCHEDULES[%r]: %s", name, error)
 
 
 def problems(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Exception]]:
@@ -261,7 +260,7 @@ def _declare(name: str, entry: Mapping[str, Any]) -> None:
             f"there are two schedules of the name {name!r}, in the settings and in the code "
             f"({declared()[name].task.module_path}). That of the code counts; give one of them another name."
         )
-    given = {argument: entry[key] for key, argument in KEYS.items() if key in entry}
+    given = {argument: entry[key] for key, argument in SCHEDULE_KEYS.items() if key in entry}
     declare(name, task_of(entry["TASK"]), entry.get("ARGS", ()), entry.get("KWARGS"), given, "settings")
 
 

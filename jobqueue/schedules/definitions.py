@@ -23,7 +23,7 @@ from jobqueue.schedules.timing import Timing
 
 #: in a document: names that the schedule had before its task was renamed
 FORMERLY = "formerly"
-_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
+TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def define(
         timing=timing,
         template=backend.template(task, args, kwargs),
         expires=spec_of(task).expiry,
-        **{name: terms[name] for name in _TERMS},
+        **{name: terms[name] for name in TERMS},
     )
 
 
@@ -82,7 +82,7 @@ def to_json(definition: Definition) -> dict[str, JSON]:
         "timing": values(definition.timing, Timing()),
         "template": job_to_json(definition.template),
         "expires": value_to_json(definition.expires),
-        **{name: getattr(definition, name) for name in _TERMS},
+        **{name: getattr(definition, name) for name in TERMS},
     }
 
 
@@ -93,7 +93,7 @@ def from_json(document: Any) -> Definition:
             timing=_checked(Timing(**read(document["timing"]))),
             template=job_from_json(document["template"]),
             expires=value_from_json(document["expires"]),
-            **{name: document[name] for name in _TERMS},
+            **{name: document[name] for name in TERMS},
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
@@ -14,7 +14,6 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule, ScheduleVersion
 from jobqueue.payload import JSON
@@ -22,15 +21,13 @@ from jobqueue.producer.enqueueing import add
 from jobqueue.schedules.adopting import locked, put_in_force
 from jobqueue.schedules.deciding import Said, begin_anew, set_next, write_and_tell
 from jobqueue.schedules.declaring import Terms, check_arguments, check_name
-from jobqueue.schedules.definitions import define, from_json, to_json
+from jobqueue.schedules.definitions import TERMS, define, from_json, to_json
 from jobqueue.schedules.listing import find, unknown
 from jobqueue.validation import check_text
 
 logger = logging.getLogger("jobqueue.schedules")
 
 BY_CHARS = 150
-_TERMS = ("missed", "missed_limit", "overlap", "jitter_seconds")
-T = TypeVar("T")
 REASON_CHARS = 200
 
 
@@ -61,7 +58,7 @@ def save(
             f"the jobs of {task.module_path} belong to another database than {alias!r}. Nothing was written; make the "
             "schedule in the database of the task's backend."
         )
-    document = to_json(define(task, *values, terms.timing, {one: getattr(terms, one) for one in _TERMS}))
+    document = to_json(define(task, *values, terms.timing, {one: getattr(terms, one) for one in TERMS}))
     work = partial(_save, name, document, enabled, columns, alias)
     return _in_transaction(work, alias)
 
@@ -155,7 +152,7 @@ def _check_reason(reason: str) -> str:
     if not 1 <= len(words) <= REASON_CHARS:
         raise InvalidValue(
             f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
-            "words why the schedule is disabled."
+            "words why the schedule is disabled, for whoever finds it."
         )
     return words
 
@@ -183,13 +180,7 @@ def disable(name: str, *, reason: str, using: str | None = None) -> bool:
 
     `reason`: 1 to 200 characters. Its jobs that are there go on. Raises InvalidValue if there is no such schedule.
     """
-    words = check_text(reason, "reason").strip()
-    if not 1 <= len(words) <= REASON_CHARS:
-        raise InvalidValue(
-            f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
-            "words why, for whoever finds it."
-        )
-    return _change(name, partial(_disable, words), alias_of(using))
+    return _change(name, partial(_disable, _check_reason(reason)), alias_of(using))
 
 
 def enable(name: str, *, using: str | None = None) -> bool:
@@ -221,16 +212,14 @@ def _enable(using: str, row: Any) -> bool:
 def _change(name: str, change: Callable[[Any], bool], using: str) -> bool:
     check_name(name)
 
-    def work() -> bool:
-        with vendor(using).transaction(connections[using]):
-            row = locked(name, using)
-            if row is None:
-                raise unknown(name, using)
-            changed = change(row)
-            if changed:
-                row.updated_at = UtcNow()
-                row.save(using=using)
-            return changed
+    def work(said: Said) -> bool:
+        row = locked(name, using)
+        if row is None:
+            raise unknown(name, using)
+        changed = change(row)
+        if changed:
+            row.updated_at = UtcNow()
+            row.save(using=using)
+        return changed
 
-    with explain_missing_table(using):
-        return retry_transient("schedule", work, using=using)
+    return _in_transaction(work, using)

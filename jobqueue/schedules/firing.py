@@ -71,7 +71,7 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class Looks:
-    """What one worker keeps between its looks."""
+    """State that one worker keeps between its looks."""
 
     #: since when it looks without a pause, by the clock of the database
     since: datetime | None = None
@@ -157,7 +157,7 @@ def _fire_together(some: list[Candidate], looks: Looks, using: str) -> tuple[int
         if _is_lost(error, using):
             raise
         # One of them is to blame, which shows when they are decided one by one.
-        logger.debug("%d schedules are decided one by one: %r", len(some), error)
+        logger.debug("deciding %d schedules one by one: %r", len(some), error)
         return 0, some
     looks.alone.update(one[1:3] for one in some if left.get(one.pk))
     return jobs, [one for one in some if one.pk in left]
@@ -173,7 +173,7 @@ def _fire_alone(some: list[Candidate], looks: Looks, using: str) -> Fired:
         try:
             done = write_and_tell(partial(_fire, one.pk, looks.since, using), using)
         except DatabaseBusy as error:
-            logger.debug("the schedule %r is put off: %s", one.name, error)
+            logger.debug("putting schedule %r off: %s", one.name, error)
             _put_off(one, using)
             return Fired(jobs, number + 1 < len(some))
         except OF_THE_DATABASE as error:

@@ -107,7 +107,7 @@ def timing_of(name: str, using: str) -> Timing:
 
 
 def is_late(row: Any, now: datetime) -> bool:
-    """Whether a tick of a schedule has been due for longer than workers need."""
+    """Return whether a tick of a schedule has been due for longer than workers need."""
     since = due_since(row.next_at, row.look_at)
     return bool(row.enabled and row.retired_at is None and since and since < now - timedelta(seconds=LATE_SECONDS))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobqueue.exceptions import InvalidType, InvalidValue, WrongSettings
@@ -28,13 +28,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY, _MINUTE, _SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 #: after a change of the clocks, within which a step of cronsim may be too long
 _UNSURE_MINUTES = 180
-
-
-class Ticks(Protocol):
-    """An endless row of instants."""
-
-    def after(self, instant: datetime) -> datetime | None:
-        """The first one after `instant`, in UTC; None if there is none within 50 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class Cron:
     zone: tzinfo
 
     def after(self, instant: datetime) -> datetime | None:
-        """The first tick after `instant`."""
+        """The first tick after `instant`, in UTC; None if there is none within 50 years."""
         follows = not self._names_times_of_day
         ticks = (tick for tick in self._from(instant) if tick > instant)
         found = next((tick for tick in ticks if not follows or self._exists(tick)), None)
@@ -71,7 +64,7 @@ class Cron:
         return found
 
     def _exists(self, tick: datetime) -> bool:
-        """Whether the clock shows the time that cronsim means: a day that begins with a gap has no 0 o'clock."""
+        """Return whether the clock shows the time that cronsim means: a day that begins with a gap has no 0 o'clock."""
         before = tick - _DAY
         same = before.astimezone(self.zone).utcoffset() == tick.astimezone(self.zone).utcoffset()
         return same or self._is_tick(tick)
@@ -98,7 +91,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a schedule says about time. One of `cron` and `every_seconds` is set; instants are aware."""
+    """When a schedule ticks. One of `cron` and `every_seconds` is set; instants are aware."""
 
     cron: str | None = None
     every_seconds: float | None = None
@@ -147,7 +140,7 @@ class Timing:
             tick = self.after(tick)
         return found
 
-    def _ticks(self) -> Ticks:
+    def _ticks(self) -> Interval | Cron:
         if self.cron is not None:
             return Cron(self.cron, zone_of(self.timezone))
         assert self.every_seconds is not None

@@ -11,7 +11,7 @@ from jobqueue.conf.known_tasks import find_task
 from jobqueue.conf.task_spec import NO_OPTIONS, OPTIONS, JobOptions, TaskSpec, spec_of
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import JobQueueError, PayloadError
-from jobqueue.failures.known import classes
+from jobqueue.failures.causes import classes
 from jobqueue.payload import JSON, encode
 
 _BYTES_MAX = 8192

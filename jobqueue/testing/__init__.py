@@ -36,18 +36,10 @@ __all__ = [
 __getattr__ = import_on_first_use(
     __name__,
     {
-        "Drained": "runs",
-        "JobRun": "runs",
-        "assert_enqueued": "asserting",
-        "assert_idempotent": "runs",
-        "drain": "draining",
-        "expire_lease": "runs",
-        "fire": "draining",
-        "inject": "injecting",
-        "refute_enqueued": "asserting",
-        "run_inline": "draining",
-        "run_task": "runs",
-        "ticks": "draining",
-        "travel": "clock",
+        "asserting": "assert_enqueued refute_enqueued",
+        "clock": "travel",
+        "draining": "drain fire run_inline ticks",
+        "injecting": "inject",
+        "runs": "Drained JobRun assert_idempotent expire_lease run_task",
     },
 )

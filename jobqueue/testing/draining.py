@@ -20,7 +20,7 @@ from jobqueue.gates.limits import limits_at, whole_queue_subject
 from jobqueue.gates.rules import forget_rules, rules
 from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import unclaimed
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Gate, Job
 from jobqueue.producer.enqueueing import add
 from jobqueue.schedules.deciding import jitter_of
@@ -98,7 +98,7 @@ class _Drainer:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached. Raises RuntimeError after ENDLESS runs without a limit."""
+        """True if the limit is reached. Raises RuntimeError after ENDLESS runs without a limit."""
         if self._limit is None and len(self.runs) >= ENDLESS:
             raise RuntimeError(
                 f"drain() has run {ENDLESS} jobs and more are due; the last run was {self.runs[-1]}. "
@@ -113,7 +113,7 @@ class _Drainer:
             ran = len(self.runs)
             reap(using=self._using)
             # In a test case there is no commit, which would open the gate of the first job of an ordering key.
-            ordering_sweep.OrderingSweep().sweep_all(load(), using=self._using)
+            sweeps.OrderingSweep().sweep_all(load(), using=self._using)
             # The clock may have been moved beyond the end of a pause, or to the next token of a rate.
             forget_rules()
             open_due(using=self._using)

@@ -247,7 +247,7 @@ def _settle(outcome: Outcome) -> str:
 
 @contextmanager
 def as_committed() -> Iterator[None]:
-    """In a test case's transaction: keep what the block writes, also if it raises, and make its on_commit calls.
+    """Keep what the block writes in a test case's transaction, also if it raises, and make its on_commit calls.
 
     This is what happens in a worker, where each statement of a job commits by itself. One difference remains: on
     PostgreSQL a statement that fails undoes the whole block.

@@ -12,8 +12,7 @@ from django.utils import translation
 from jobqueue.admin.overview import page as overview_page
 from jobqueue.admin.overview import reading
 from jobqueue.admin.overview.page import RANGES, WORDS, sentence
-from jobqueue.alarms import Alarm
-from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms import RUNBOOKS, Alarm
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.flow import drain, pause
 from jobqueue.models import Job, JobAlarm, JobAttempt, JobStat, Worker

@@ -10,7 +10,7 @@ from django.utils import translation
 from jobqueue.admin import settings as settings_page
 from jobqueue.doctor import examination as doctor
 from jobqueue.doctor.finding import Check, Finding, Level, Need
-from jobqueue.masking.urls import HIDDEN, hide_database, hide_route, hide_url
+from jobqueue.masking import HIDDEN, hide_database, hide_route, hide_url
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, SCRIPT, Inline, client_of, person, root, text_of
 from tests.settings import VENDOR
 

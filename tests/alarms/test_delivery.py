@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import django
 import pytest
 
-from jobqueue.alarms import delivery, recipients
-from jobqueue.alarms.alarm import Alarm
+from jobqueue.alarms import Alarm, delivery
 from jobqueue.alarms.delivery import Told, is_anything_due, tell_due
 from jobqueue.alarms.looking import Looked
 from jobqueue.conf import load
@@ -138,7 +137,7 @@ def test_a_webhook_that_answers_500_is_tried_again_and_the_mail_is_not_repeated(
 
 
 def test_a_receiver_that_hangs_holds_up_nobody_else(notify, sink, receiver, monkeypatch):
-    monkeypatch.setattr(recipients, "WEBHOOK_SECONDS", 60.0)
+    monkeypatch.setattr(delivery, "WEBHOOK_SECONDS", 60.0)
     monkeypatch.setattr(delivery, "TELL_SECONDS", patient(0.2))
     receiver.hangs = True
     notify({"WEBHOOK": receiver.url}, "log")
@@ -157,7 +156,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(notify, sink, receiver, monk
 
 
 def test_a_webhook_has_a_timeout_of_its_own(notify, receiver, monkeypatch):
-    monkeypatch.setattr(recipients, "WEBHOOK_SECONDS", 0.2)
+    monkeypatch.setattr(delivery, "WEBHOOK_SECONDS", 0.2)
     receiver.hangs = True
     notify({"WEBHOOK": receiver.url})
     assert tell() == Told(failed=1)
@@ -206,7 +205,7 @@ def test_no_recipient_gets_the_secret_in_the_name_of_a_queue(sink, receiver, cap
     alarm = Alarm("password=hunter2", "ready", 5, 3, datetime(2026, 1, 31, tzinfo=UTC), 1)
     with caplog.at_level(logging.INFO):
         for recipient in [("log", ()), ("WEBHOOK", (receiver.url,)), ("MAIL", ("ops@example.com",))]:
-            recipients.tell(Recipient(*recipient), alarm)
+            delivery.tell(Recipient(*recipient), alarm)
     ((_, _, posted),), (mail,) = receiver.requests, sink.mails
     for told in (caplog.text, str(posted), mail["Subject"], mail.get_content()):
         assert "password=********" in told
@@ -244,7 +243,7 @@ def test_what_nobody_could_be_told_for_a_day_is_dropped_and_logged(notify, recei
     row.notices[0]["at"] = "2000-01-01T00:00:00+00:00"
     row.save()
     assert tell() == Told()
-    assert "gave up telling WEBHOOK" in caplog.text
+    assert "gave up notifying WEBHOOK" in caplog.text
     assert not is_anything_due(using="default")
     assert receiver.requests == []
 

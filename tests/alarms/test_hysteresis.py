@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from jobqueue.alarms.reading import LOOKS, Standing, after_look
+from jobqueue.alarms.looking import LOOKS, Standing, after_look
 
 
 def run(values, threshold=100, name="ready", standing=None, in_a_row=True):

@@ -5,10 +5,8 @@ from datetime import timedelta
 import pytest
 
 from jobqueue import alarms
-from jobqueue.alarms import looking, reading
-from jobqueue.alarms.alarm import alarm_of
-from jobqueue.alarms.looking import Looked, end_unwatched, last_look_seconds, look
-from jobqueue.alarms.reading import SILENT_SECONDS
+from jobqueue.alarms import alarm_of, looking
+from jobqueue.alarms.looking import SILENT_SECONDS, Looked, end_unwatched, last_look_seconds, look
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.maintenance import cleaner, worker_rows
@@ -277,9 +275,9 @@ def test_rows_that_are_quiet_are_deleted_and_those_that_fire_stay(settings):
     remove(3, "web")
     look_again()
     look_again()
-    assert cleaner.JOB_ALARMS.run_once(load(), using="default").total() == 0
+    assert cleaner.CLEANERS["alarms"].run_once(load(), using="default").total() == 0
     JobAlarm.objects.exclude(quiet_at=None).update(quiet_at=UtcNowPlus(-91 * 86_400))
-    assert cleaner.JOB_ALARMS.run_once(load(), using="default").total() == 1
+    assert cleaner.CLEANERS["alarms"].run_once(load(), using="default").total() == 1
     assert firing() == [("mail", "ready", 3)]
 
 
@@ -314,13 +312,13 @@ def test_workers_with_troubles_are_counted_while_they_run_and_have_them(settings
         ("gone", short),
     ):
         worker_rows.register(name, supervisor_pid=1, boot_id="b", queues="*", concurrency=1, using="default")
-        worker_rows.note_troubles(name, troubles, using="default")
+        worker_rows.note(name, troubles=troubles, using="default")
     worker_rows.retire("gone", "stopped", using="default")
     look_again()
     look_again()
     assert firing() == [("", "exhausted", 2), ("", "stalled", 2)]
     for name in "bc":
-        worker_rows.note_troubles(name, None, using="default")
+        worker_rows.note(name, troubles=None, using="default")
     look_again()
     look_again()
     assert firing() == []
@@ -331,8 +329,8 @@ def test_a_share_of_errors_of_a_few_runs_is_no_alarm(settings):
     settings.JOBQUEUE = {"ALARMS": {"q": {"error_rate": 0.2}}}
     now = read_now("default").replace(second=0, microsecond=0)
     row = JobStat.objects.create(id=b"a" * 16, queue="q", span=JobStat.Span.QUEUE_PROCESS, begins_at=now, retried=9)
-    (figure,) = reading.read(load(), [], using="default")
+    (figure,) = looking.read(load(), [], using="default")
     assert figure.value == 0.0
     JobStat.objects.filter(pk=row.pk).update(done=1)
-    (figure,) = reading.read(load(), [], using="default")
+    (figure,) = looking.read(load(), [], using="default")
     assert figure.value == pytest.approx(0.9)

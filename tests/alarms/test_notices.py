@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobqueue.alarms import notices
-from jobqueue.alarms.alarm import Alarm
-from jobqueue.alarms.notices import Notice, decode, encode, note_failed, note_told, take_due
+from jobqueue.alarms import Alarm, delivery
+from jobqueue.alarms.delivery import Notice, decode, encode, note_failed, note_told, take_due
 
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 FIRES = Alarm("mail", "ready", 200.0, 100.0, AT, 1)
@@ -35,14 +34,14 @@ def test_the_end_is_told_after_the_beginning(pending):
     assert take_due(pending, later(1), ["log"]) is None
     note_told(pending, pending[0], "log")
     assert take_due(pending, later(1), ["log"]) == (pending[1], "log")
-    assert notices.next_at(pending) == AT
+    assert delivery.next_at(pending) == AT
 
 
 def test_a_try_without_an_outcome_is_repeated_and_no_other_one(pending):
     note_told(pending, pending[0], "mail")
     assert take_due(pending, later(0), ["log"]) == (pending[0], "log")
-    assert take_due(pending, later(notices.TRY_SECONDS - 1), ["log"]) is None
-    assert take_due(pending, later(notices.TRY_SECONDS), ["log"]) == (pending[0], "log")
+    assert take_due(pending, later(delivery.TRY_SECONDS - 1), ["log"]) is None
+    assert take_due(pending, later(delivery.TRY_SECONDS), ["log"]) == (pending[0], "log")
     assert pending[0].pending["log"].tries == 2
 
 
@@ -67,12 +66,12 @@ def test_a_notice_that_everybody_was_told_is_gone(pending):
     for key in ("log", "mail"):
         note_told(pending, pending[0], key)
     assert pending == []
-    assert notices.next_at(pending) is None
+    assert delivery.next_at(pending) is None
 
 
 def test_nobody_is_told_what_is_a_day_old_and_a_row_keeps_few(pending):
-    assert notices.drop_old(pending, AT + timedelta(days=1, minutes=1)) == [Notice.of(FIRES, AT, ["log", "mail"])]
+    assert delivery.drop_old(pending, AT + timedelta(days=1, minutes=1)) == [Notice.of(FIRES, AT, ["log", "mail"])]
     many = [Notice.of(FIRES, AT + timedelta(seconds=number), ["log"]) for number in range(30)]
-    dropped = notices.drop_old(many, AT + timedelta(minutes=1))
-    assert (len(many), len(dropped)) == (notices.NOTICES_MAX, 10)
+    dropped = delivery.drop_old(many, AT + timedelta(minutes=1))
+    assert (len(many), len(dropped)) == (delivery.NOTICES_MAX, 10)
     assert many[-1].at == AT + timedelta(seconds=29)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jobqueue import checks
-from jobqueue.alarms.alarm import RUNBOOKS
+from jobqueue.alarms import RUNBOOKS
 from jobqueue.conf import load, read
 from jobqueue.conf.alarms import COUNT_MAX, EXHAUSTED, FIGURES, LATE, REFUSED, SILENT, STALLED, Recipient
 from jobqueue.stats import QueueStats

@@ -25,7 +25,7 @@ TEMPLATES = {
     "producer/dedupe.py",
     "retention/windows.py",
     # Of tables of other packages, which have no models here.
-    "schedules/importing/rows.py",
+    "schedules/importing.py",
     # What the server does to a session, for tests of users.
     "testing/injecting.py",
 }

@@ -13,7 +13,7 @@ from jobqueue.bulk_verbs import Who
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
-from jobqueue.maintenance.cleaner import AUDIT_EVENTS
+from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.maintenance.runner import Runner
 from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.models.job import HELD_GATE
@@ -420,7 +420,7 @@ def test_old_ones_are_deleted_and_those_under_way_stay(settings):
     finish()
     AuditEvent.objects.filter(pk=running.pk).update(ended_at=None)
     AuditEvent.objects.filter(pk=old.pk).update(ended_at="2020-01-01T00:00:00Z")
-    assert AUDIT_EVENTS.run_once(load(), using="default").total() == 1
+    assert CLEANERS["audit_events"].run_once(load(), using="default").total() == 1
     assert list(AuditEvent.objects.values_list("pk", flat=True)) == [running.pk]
 
 

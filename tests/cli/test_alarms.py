@@ -25,9 +25,9 @@ def fires(settings):
 
 @finding("O-M1")
 def test_nothing_fires(settings):
-    assert printed("alarms") == "JOBQUEUE['ALARMS'] has no thresholds: nobody looks\nno alarm fires\n"
+    assert printed("alarms") == "JOBQUEUE['ALARMS'] has no thresholds: nothing is checked\nno alarm fires\n"
     settings.JOBQUEUE = {"ALARMS": {"mail": {"ready": 3}}}
-    assert printed("alarms", status=1).startswith("nobody has looked yet: a worker")
+    assert printed("alarms", status=1).startswith("the alarms were never checked: workers")
     look_again()
     assert printed("alarms") == "no alarm fires\n"
     assert read_json("alarms")["alarms"] == []
@@ -52,8 +52,8 @@ def test_json_has_the_attributes_of_firing(fires):
 def test_it_says_if_nobody_looks_any_more(fires):
     JobAlarm.objects.update(looked_at=UtcNowPlus(-3600))
     first, *_ = printed("alarms", status=1).splitlines()
-    assert first.startswith("the last look was 1h")
-    assert first.endswith("ago: no worker without --no-reaper seems to run")
+    assert first.startswith("last checked 1h")
+    assert first.endswith("ago: no worker without --no-reaper seems to be running")
 
 
 @finding("O-M1")
@@ -62,10 +62,10 @@ def test_nobody_looks_and_nothing_fires_is_no_good_answer(settings):
     look_again()
     assert printed("alarms") == "no alarm fires\n"
     JobAlarm.objects.update(looked_at=UtcNowPlus(-3600))
-    assert printed("alarms", status=1).endswith("it is not known whether an alarm fires\n")
+    assert printed("alarms", status=1).endswith("whether any alarm fires is unknown\n")
     assert read_json("alarms", status=1)["alarms"] == []
     (finding,) = [one for one in examine() if one.id == "alarms_stale"]
-    assert "Nobody has looked" in finding.text
+    assert "have not been checked" in finding.text
 
 
 @finding("O-M16")

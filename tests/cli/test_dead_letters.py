@@ -45,7 +45,7 @@ def test_where_no_job_matches_only_the_newest_ones_are_looked_at(monkeypatch):
     assert (said["jobs"], said["complete"]) == ([], False)
     assert run("list", "--queue", "a")[1].splitlines() == [
         "no job matches",
-        "only the newest jobs were looked at; --state failed looks at all dead letters",
+        "only the newest jobs were searched; --state failed searches all dead letters",
     ]
     assert json.loads(run("list", "--json")[1])["complete"] is True
     assert [found["id"] for found in json.loads(run("list", "--json")[1])["jobs"]][-1] == oldest
@@ -276,7 +276,7 @@ def test_redrives_are_listed_and_stopped():
     run("retry", "--queue", "q", "--yes")
     (one,) = redrives()
     assert run("redrives") == (0, f"redrive {one.id}  running  0 of 2 jobs  queue q\n")
-    assert run("redrives", "--limit", "1")[1].endswith("there may be more: pass a larger --limit\n")
+    assert run("redrives", "--limit", "1")[1].endswith("there may be more; pass a larger --limit\n")
     assert run("redrives", "stop", one.id) == (0, f"redrive {one.id} is stopped\n")
     assert run("redrives", "stop", one.id)[0] == 5
     assert json.loads(run("redrives", "--json")[1])["redrives"][0]["reason"] == "stopped by hand"

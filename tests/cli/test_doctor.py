@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 
 from jobqueue.cli.arguments import NO_DATABASE
-from jobqueue.cli.doctor import FOUND_WRONG
+from jobqueue.cli.explain import FOUND_WRONG
 from jobqueue.doctor import examination
 from tests.cli.helpers import printed, read_json
 from tests.doctor.helpers import PLAIN, add_worker, unreachable

@@ -45,7 +45,7 @@ def test_the_key_with_the_most_jobs_comes_first():
         f"1  q  cold  running  first #{cold}",
         "2 ordering keys have jobs",
     ]
-    assert run("--limit", "1").splitlines()[-1] == "there may be more: pass a larger --limit"
+    assert run("--limit", "1").splitlines()[-1] == "there may be more; pass a larger --limit"
 
 
 def test_what_the_first_job_does_is_told():

@@ -26,7 +26,7 @@ run, read = partial(printed, "queues"), partial(read_json, "queues")
 
 
 def test_without_queues_there_is_nothing_to_tell():
-    assert run() == "no queue is known: there are no jobs, and nothing is set\n"
+    assert run() == "no queues yet: there are no jobs, and nothing is set\n"
 
 
 def test_without_a_verb_it_lists_queues_with_what_waits_runs_and_is_set(settings):

@@ -30,7 +30,7 @@ run, read = partial(printed, "schedules"), partial(read_json, "schedules")
 
 
 def test_without_schedules_there_is_nothing_to_tell():
-    assert run() == "no schedule is known: those of the code begin when a worker runs\n"
+    assert run() == "no schedules yet: those in the code begin when a worker runs\n"
 
 
 def test_without_a_verb_it_lists_schedules_with_their_next_tick_and_state():

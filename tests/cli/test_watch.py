@@ -66,7 +66,7 @@ def test_after_an_error_of_the_database_it_goes_on_and_says_so(capsys):
     assert watched(OperationalError("it is gone"), "b") == "b\n"
     said = capsys.readouterr().err
     assert said.startswith("the queue on 'default' cannot be read: it is gone. To find out why, run: manage.py check")
-    assert said.endswith("It is read again in 1ms.\n")
+    assert said.endswith("Trying again in 1ms.\n")
 
 
 @pytest.mark.django_db

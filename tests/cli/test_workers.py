@@ -138,7 +138,7 @@ def test_no_more_workers_are_shown_than_the_limit():
         worker(f"w{number}", heartbeat_at=now() - timedelta(seconds=number))
     assert len(read("--limit", "3")["workers"]) == 3
     assert read("--limit", "3")["complete"] is False
-    assert run("--limit", "3").endswith("there are more: pass a larger --limit\n")
+    assert run("--limit", "3").endswith("there are more; pass a larger --limit\n")
     assert "there are more" not in run("--limit", "4")
     retire("w3", "stop", using="default")
     assert len(read("--limit", "3", "--all")["workers"]) == 4

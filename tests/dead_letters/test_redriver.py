@@ -13,7 +13,7 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.dead_letters import redrive, redrives, stop
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance.cleaner import REDRIVES
+from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.maintenance.runner import Runner
 from jobqueue.models import Job, Redrive
 from jobqueue.runs import redrive_steps, stepping
@@ -122,7 +122,7 @@ def test_redrives_that_ended_long_ago_are_deleted_and_others_stay(settings):
     Redrive.objects.exclude(pk=kept).update(created_at=UtcNowPlus(-91 * 86_400))
     Redrive.objects.filter(pk=old).update(ended_at=UtcNowPlus(-91 * 86_400))
     settings.JOBQUEUE = {"REDRIVE_RETENTION_SECONDS": None}
-    assert REDRIVES.run_once(load(), using="default").total() == 0
+    assert CLEANERS["redrives"].run_once(load(), using="default").total() == 0
     settings.JOBQUEUE = {}
     call_command("reap_leases", verbosity=0)
     assert [run.id for run in redrives()] == [running, kept]
@@ -166,7 +166,7 @@ def test_a_redrive_that_meets_the_key_of_an_open_transaction_holds_up_no_other(s
             assert found == [None]
             due_now()
         assert [state(blocked), state(free)] == ["FAILED", "READY"]
-    assert caplog.text.count(f"redrive {waits.id} of dead letters waits, and is tried again each second") == 1
+    assert caplog.text.count(f"redrive {waits.id} of dead letters is waiting, retrying every second") == 1
     chore.run_once(load(), using="default")
     assert state(blocked) == "READY"
     assert {run.id: run.state for run in redrives()} == {waits.id: "done", goes_on.id: "done"}

@@ -11,7 +11,7 @@ from types import ModuleType
 from django.db import connection, models
 
 from jobqueue.conf import known_tasks
-from jobqueue.outbox.destinations import subscribers
+from jobqueue.outbox.destinations import local
 from jobqueue.schedules import declaring
 from jobqueue.tasks import registry
 from tests.docs.markdown import Piece
@@ -42,7 +42,7 @@ def project():
         known_tasks._specs,
         known_tasks._having,
         registry._handlers,
-        subscribers._subscribers,
+        local._subscribers,
         declaring._declared,
     )
     kept = [dict(names) for names in known]

@@ -26,7 +26,7 @@ from jobqueue.explain.explanation import CODES
 from jobqueue.lockstats.report import ServerCounts
 from jobqueue.log_format import JsonFormatter
 from jobqueue.management.commands.jobs import SUBCOMMANDS
-from jobqueue.metrics.families import Figures, families
+from jobqueue.metrics import Figures, families
 from jobqueue.models import Job
 from jobqueue.testing.injecting import KINDS
 from jobqueue.worker.monitor.probe import Probe

@@ -112,8 +112,8 @@ def test_the_checks_have_names_of_their_own():
 
 
 def test_a_tasks_module_that_cannot_be_imported_is_an_error(monkeypatch):
-    monkeypatch.setattr("jobqueue.doctor.settings.registry.discover", lambda: [])
-    monkeypatch.setattr("jobqueue.doctor.settings.registry.failed_files", lambda: frozenset({"/x/tasks.py"}))
+    monkeypatch.setattr("jobqueue.doctor.server.registry.discover", lambda: [])
+    monkeypatch.setattr("jobqueue.doctor.server.registry.failed_files", lambda: frozenset({"/x/tasks.py"}))
     add_worker()
     assert the("task_module_failed").evidence == {"files": ["/x/tasks.py"]}
 

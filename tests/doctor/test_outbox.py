@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from jobqueue.doctor import Level, work
-from jobqueue.doctor.settings import brokers
+from jobqueue.doctor.server import brokers
 from tests.doctor.helpers import add_worker, found, ids, the
 from tests.outbox.conftest import listen  # noqa: F401
 from tests.outbox.helpers import say

@@ -9,8 +9,8 @@ from django.db import connection, connections
 
 from jobqueue import enqueue_many
 from jobqueue.db import clock, vendor
-from jobqueue.doctor import Level, server, tables, workers
-from jobqueue.doctor.settings import driver_timeouts
+from jobqueue.doctor import Level, server, tables, work
+from jobqueue.doctor.server import driver_timeouts
 from jobqueue.models import Job
 from tests.blocking import let_lists_expire
 from tests.doctor.helpers import PLAIN, add_worker, ids, the
@@ -278,9 +278,9 @@ def test_workers_that_may_open_more_connections_than_the_server_has():
 
 @only_servers
 def test_workers_that_relay_events_need_two_more_each(settings):
-    before = workers.budget("default").connections
+    before = work.budget("default").connections
     settings.JOBQUEUE = {"OUTBOX": {}}
-    assert workers.budget("default").connections == before + 2
+    assert work.budget("default").connections == before + 2
 
 
 @contextmanager
@@ -298,8 +298,8 @@ def sessions_open(number):
 
 @only_innodb
 def test_a_server_whose_connections_are_nearly_all_open(variable, monkeypatch):
-    monkeypatch.setattr(workers, "MONITOR_CONNECTIONS", 0)
-    monkeypatch.setattr(workers, "PER_CHILD", 0)
+    monkeypatch.setattr(work, "MONITOR_CONNECTIONS", 0)
+    monkeypatch.setattr(work, "PER_CHILD", 0)
     variable("GLOBAL", "max_connections", 20)
     assert "connections_used" not in ids()
     with sessions_open(17):

@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue import enqueue, enqueue_many
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.doctor import Level, work, workers
+from jobqueue.doctor import Level, work
 from jobqueue.flow import pause, set_limit
 from jobqueue.models import Job
 from jobqueue.transitions import claim, reap
@@ -82,7 +82,7 @@ def test_a_lease_that_has_lapsed_a_moment_ago_is_left_to_the_reaper():
 
 
 def test_lapsed_leases_are_counted_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(workers, "COUNT_MAX", 2)
+    monkeypatch.setattr(work, "COUNT_MAX", 2)
     add_worker("w")
     enqueue_many("q", range(4))
     expire(*claim("q", 4, worker="w"))

@@ -13,7 +13,7 @@ from django.db import IntegrityError, OperationalError, transaction
 
 from jobqueue.exceptions import JobLost
 from jobqueue.failures import FINGERPRINT_CHARS, fingerprint
-from jobqueue.failures.grouping import _plain
+from jobqueue.failures.text import _plain
 from tests.app.models import Ticket
 from tests.failures.raising import raised
 from tests.marks import finding

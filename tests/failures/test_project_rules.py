@@ -100,7 +100,7 @@ def test_a_failed_job_has_the_cause_that_its_task_gives():
         ({"Declined": "DATA"}, InvalidValue, "is not the path of an exception class"),
         ({"shop.errors.": "DATA"}, InvalidValue, "is not the path of an exception class"),
         ({7: "DATA"}, InvalidValue, "is not the path of an exception class"),
-        ({int: "DATA"}, InvalidType, "is no exception class"),
+        ({int: "DATA"}, InvalidType, "is not an exception class"),
         (["app.Declined"], InvalidType, "must be a dict"),
     ],
 )
@@ -135,7 +135,7 @@ def test_check_reports_rules_that_name_no_class():
     found = [text for text in messages if "CAUSES" in text or __name__ in text]
     assert len(found) == 3
     assert "CAUSES: 'no_such_package.Error': there is no such class." in found[0]
-    assert "'jobqueue.conf.load': it is no exception class." in found[1]
+    assert "'jobqueue.conf.load': it is not an exception class." in found[1]
     assert f"causes of {__name__}.pay" in found[2]
     assert "did you mean 'Declined'?" in found[2]
 

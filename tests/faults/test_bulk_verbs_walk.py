@@ -8,7 +8,7 @@ from jobqueue import bulk_verbs, enqueue, group, groups
 from jobqueue.bulk_verbs import Who
 from jobqueue.conf import load
 from jobqueue.exceptions import OutcomeUnknown
-from jobqueue.maintenance import group_sweep, ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import AuditEvent, GroupMember, Job, JobAttempt, JobGroup, LaneEntry
 from jobqueue.runs.bulk_steps import step
 from jobqueue.transitions import ack, claim, discard, fail, resume
@@ -152,8 +152,8 @@ def test_wherever_it_is_cut_each_job_is_changed_and_counted_exactly_once(verb, c
         carry_out()
         if stopped:
             # What a worker does every second, for a key or a group whose process died after the commit.
-            ordering_sweep.OrderingSweep().sweep_all(load(), using="default")
-            group_sweep.GroupSweep().sweep_all(load(), using="default")
+            sweeps.OrderingSweep().sweep_all(load(), using="default")
+            sweeps.GroupSweep().sweep_all(load(), using="default")
         event = AuditEvent.objects.get()
         assert (event.phase, event.changed, event.refused, event.due_at) == ("done", 4, 0, None), where
         VERBS[verb][1](ids, where)

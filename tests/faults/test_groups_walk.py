@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue import group, groups
 from jobqueue.conf import load
-from jobqueue.maintenance import group_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.transitions import ack_many, claim, reap
 from tests.app import tasks
@@ -45,7 +45,7 @@ def repair():
     expire(*Job.objects.filter(status=Job.Status.PROCESSING).values_list("pk", flat=True))
     reap()
     ack_many(claim("default", 10, worker="other"))
-    group_sweep.GroupSweep().sweep_all(load(), using="default")
+    sweeps.GroupSweep().sweep_all(load(), using="default")
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["sealed", "open"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobqueue import enqueue
 from jobqueue.conf import load
 from jobqueue.dead_letters import redrive, redrives
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Job, LaneEntry, Redrive
 from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, claim, fail, resume
@@ -63,7 +63,7 @@ def test_wherever_it_is_cut_each_job_is_retried_exactly_once(cut, figure):
         carry_out()
         if stopped:
             # What a worker does every second, for a key whose process died between commit and promotion.
-            ordering_sweep.OrderingSweep().sweep_all(load(), using="default")
+            sweeps.OrderingSweep().sweep_all(load(), using="default")
         check(ids, f"cut at moment {number}")
         if not stopped:
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobqueue import groups, workflow
 from jobqueue.conf import load
-from jobqueue.maintenance import group_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.transitions import ack_many
@@ -80,7 +80,7 @@ def run_all():
 
 def swept():
     """What a sweep has had to do: nothing, if our own verbs have done all."""
-    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    done = sweeps.GroupSweep().sweep_all(load(), using="default")
     return done["groups_members_ended"], done["groups_ended"]
 
 

@@ -52,7 +52,7 @@ def test_groups_are_listed_the_newest_first():
     assert jobs()[0].splitlines() == [
         f"#{number}  import  sealed  0 done, 0 failed, 0 canceled of 1" for number in (second, first)
     ]
-    assert jobs("--limit", "1")[0].splitlines()[1:] == ["there may be more: pass a larger --limit"]
+    assert jobs("--limit", "1")[0].splitlines()[1:] == ["there may be more; pass a larger --limit"]
     found = json.loads(jobs("list", "--json", "--limit", "1")[0])
     assert [one["id"] for one in found["groups"]] == [second]
     groups.cancel(second)
@@ -114,11 +114,11 @@ def test_resume_of_what_is_no_workflow_is_refused():
 @pytest.mark.parametrize("verb", ["show", "seal", "cancel"])
 def test_a_dry_run_of_another_verb_is_refused(verb):
     number = made()
-    with pytest.raises(CommandError, match=f"--dry-run belongs to resume, not to {verb}"):
+    with pytest.raises(CommandError, match=f"--dry-run goes with resume, not with {verb}"):
         jobs(verb, str(number), "--dry-run")
     assert groups.get(number).state == "sealed"
 
 
 def test_a_dry_run_of_the_list_is_refused():
-    with pytest.raises(CommandError, match="--dry-run belongs to resume"):
+    with pytest.raises(CommandError, match="--dry-run goes with resume"):
         jobs("--dry-run")

@@ -10,7 +10,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping import ends, members
 from jobqueue.grouping.running import RunningGroup
-from jobqueue.maintenance import cleaner, group_sweep
+from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.retention.deletion import those_that_stay
 from jobqueue.signals import group_ended
@@ -28,7 +28,7 @@ def made(count=2):
 
 
 def swept():
-    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    done = sweeps.GroupSweep().sweep_all(load(), using="default")
     return done["groups_members_ended"], done["groups_ended"]
 
 
@@ -80,7 +80,7 @@ def test_the_sweep_goes_on_with_a_cancel_that_broke_off():
 
 
 def test_members_beyond_one_look_are_found_in_the_next(monkeypatch):
-    monkeypatch.setattr(group_sweep, "_MEMBERS", 2)
+    monkeypatch.setattr(sweeps, "_MEMBERS", 2)
     made(5)
     Job.objects.order_by("pk").first().delete()
     assert swept() == (1, 0)
@@ -88,10 +88,10 @@ def test_members_beyond_one_look_are_found_in_the_next(monkeypatch):
 
 def test_the_sweep_goes_on_with_members_of_a_group_that_was_met_in_an_earlier_pass_of_the_round(monkeypatch):
     """The end of a round must not forget how far it has come in the groups of its other passes."""
-    monkeypatch.setattr(group_sweep, "_GROUPS", 2)
-    monkeypatch.setattr(group_sweep, "_MEMBERS", 1)
+    monkeypatch.setattr(sweeps, "_GROUPS", 2)
+    monkeypatch.setattr(sweeps, "_MEMBERS", 1)
     first, *_ = [made(3) for _ in range(3)]
-    sweep = group_sweep.GroupSweep()
+    sweep = sweeps.GroupSweep()
     # The last member to be looked at: newer ones come first.
     lowest = GroupMember.objects.filter(group_id=first).order_by("job_id").values_list("job_id", flat=True)[0]
     Job.objects.filter(pk=lowest).update(status=Job.Status.DONE, finished_at=UtcNowPlus(0))

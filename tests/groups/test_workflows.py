@@ -13,7 +13,7 @@ from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
 from jobqueue.explain import explain_job, explain_queue
 from jobqueue.grouping.running import Parents
-from jobqueue.maintenance import cleaner, group_sweep
+from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.testing import drain, travel
 from tests.app import tasks
@@ -399,7 +399,7 @@ def test_a_queue_is_explained_by_its_first_node_that_waits():
 def test_a_sweep_decides_nodes_whose_parents_were_ended_by_plain_sql():
     diamond()
     Job.objects.filter(pk=job("top").pk).update(status=2, finished_at="2026-01-01T00:00:00Z")
-    group_sweep.GroupSweep().sweep_all(load(), using="default")
+    sweeps.GroupSweep().sweep_all(load(), using="default")
     assert len(claimed(5)) == 2
 
 
@@ -413,7 +413,7 @@ def test_a_sweep_goes_on_where_a_transaction_has_canceled_as_many_as_it_may(monk
     fail("node-0")
     assert list(states().values()).count("READY") == 4
     for _ in range(5):
-        group_sweep.GroupSweep().sweep_all(load(), using="default")
+        sweeps.GroupSweep().sweep_all(load(), using="default")
     assert list(states().values()).count("CANCELED") == 5
     assert callbacks() == ["group_failed", "group_done"]
 

@@ -15,7 +15,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue, LockLost, LockNotAcquired, LockNotHeld
 from jobqueue.locks import lease_lock, lock_all
 from jobqueue.locks.lease import sweep
-from jobqueue.maintenance import lock_sweeper
+from jobqueue.maintenance import cleaner
 from jobqueue.models import LockRow
 from jobqueue.models.locks import LEASE_FLOOR, add_to_floor
 from tests.blocking import somebody_waits
@@ -354,7 +354,7 @@ def test_the_sweeper_takes_bounded_batches_and_leaves_who_holds():
         expire(f"gone-{number}")
     lock = held("alive")
     assert sweep(3) == 3
-    assert lock_sweeper.run_once(None, using="default", limit=2)["locks_freed"] == 4
+    assert cleaner.sweep_locks(None, using="default", limit=2)["locks_freed"] == 4
     assert [found.pk for found in LockRow.objects.all()] == ["alive"]
     lock.release()
 

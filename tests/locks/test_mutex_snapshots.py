@@ -13,7 +13,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import StaleSnapshot
 from jobqueue.idempotency import once
 from jobqueue.locks import mutex
-from jobqueue.maintenance import lock_sweeper
+from jobqueue.maintenance import cleaner
 from jobqueue.models import MutexRow
 from jobqueue.transitions import claim
 from tests.app.models import Ticket
@@ -186,7 +186,7 @@ def test_rows_that_nobody_has_taken_for_long_are_deleted_and_the_others_left():
         MutexRow(lock_key=f"old-{number}", created_at=UtcNowPlus(-10 * 86_400)) for number in range(5)
     )
     mutex_in_transaction("new")
-    lock_sweeper.run_once(None, using="default")
+    cleaner.sweep_locks(None, using="default")
     assert set(MutexRow.objects.values_list("pk", flat=True)) == {'["new"]'}
 
 
@@ -194,7 +194,7 @@ def test_rows_that_nobody_has_taken_for_long_are_deleted_and_the_others_left():
 def test_a_row_that_is_in_use_again_is_left():
     MutexRow.objects.create(lock_key='["a"]', created_at=UtcNowPlus(-10 * 86_400))
     mutex_in_transaction("a")
-    assert lock_sweeper.run_once(None, using="default")["mutexes_deleted"] == 0
+    assert cleaner.sweep_locks(None, using="default")["mutexes_deleted"] == 0
 
 
 @real
@@ -203,7 +203,7 @@ def test_the_sweeper_passes_over_a_row_that_somebody_holds():
     MutexRow.objects.create(lock_key='["a"]', created_at=UtcNowPlus(-10 * 86_400))
     with transaction.atomic():
         mutex("a")
-        sweeping = Actor(lambda: lock_sweeper.run_once(None, using="default")["mutexes_deleted"])
+        sweeping = Actor(lambda: cleaner.sweep_locks(None, using="default")["mutexes_deleted"])
         assert sweeping.result() == 0
 
 

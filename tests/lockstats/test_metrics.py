@@ -311,7 +311,7 @@ def test_old_figures_and_findings_go(settings):
     LockStat.objects.filter(lock_key="old").update(counted_at=UtcNowPlus(-101))
     LockFinding.objects.update(last_seen_at=UtcNowPlus(-101))
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
-    for table in (cleaner.LOCK_STATS, cleaner.LOCK_FINDINGS):
+    for table in (cleaner.CLEANERS["figures"], cleaner.CLEANERS["findings"]):
         assert table.run_once(recorder.load(), using="default").total() == 1
     assert LockStat.objects.get().lock_key == "new"
 

@@ -181,7 +181,7 @@ def test_memory_is_bounded_and_old_rows_are_deleted(settings):
     recorder.flush()
     LockStat.objects.exclude(lock_key__startswith="ack ").update(counted_at=UtcNowPlus(-101))
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": 100}
-    gone = cleaner.LOCK_STATS.run_once(recorder.load(), using="default").total()
+    gone = cleaner.CLEANERS["figures"].run_once(recorder.load(), using="default").total()
     assert gone == (len(VERBS) - 1) * len(ErrorKind)
     settings.JOBQUEUE = {"LOCK_METRICS_SECONDS": None}
     report_refusal(Refusal("ack", ErrorKind.BUSY, True))

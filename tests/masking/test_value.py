@@ -61,7 +61,7 @@ def test_a_project_adds_keys_and_patterns():
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        ({"PATTERNS": ["("]}, "is no regular expression"),
+        ({"PATTERNS": ["("]}, "is not a regular expression"),
         ({"PATTERNS": ["a*"]}, "must not match the empty text"),
         ({"KEYS": "password"}, "must be a list"),
         ({"KEYS": [3]}, "must be a str"),

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobqueue.metrics.families import prometheus_text, read_figures
+from jobqueue.metrics import prometheus_text, read_figures
 
 
 def parsed(text):

@@ -9,7 +9,6 @@ from django.db import connection, transaction
 from jobqueue import enqueue, metrics
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.locks import mutex
-from jobqueue.metrics import families
 from jobqueue.models import JobStat, LockStat
 from jobqueue.models.job import HELD_GATE
 from jobqueue.stats import history, recorder
@@ -89,7 +88,7 @@ def test_hostile_names_are_escaped():
 def test_figures_of_ended_jobs_that_are_too_many_are_left_out_and_said_to_be(monkeypatch):
     for task in ("a", "b", "c"):
         add(JobStat.Span.PROCESS, read_now("default"), task=task, done=1)
-    monkeypatch.setattr(families, "KINDS_MAX", 2)
+    monkeypatch.setattr(metrics, "KINDS_MAX", 2)
     found = figures()
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="b") == 1
     assert of(found, "jobqueue_jobs_done_total", queue="q", task="c") is None

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jobqueue.lockstats.report import ServerCounts
-from jobqueue.metrics.families import Figures, prometheus_text
+from jobqueue.metrics import Figures, prometheus_text
 from jobqueue.stats import QueueStats
 from jobqueue.stats.ends import Ends, Kind
 from jobqueue.worker.monitor.probe import Probe

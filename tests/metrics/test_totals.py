@@ -56,7 +56,7 @@ def test_a_counter_stays_when_the_rows_it_was_counted_in_are_deleted(minute, set
     add(SPAN.PROCESS, minute - timedelta(days=20), done=5)
     roll_up(using="default")
     # That of the task, and that of its queue.
-    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 2
+    assert cleaner.CLEANERS["statistics"].run_once(load(), using="default").total() == 2
     assert not JobStat.objects.exclude(span=SPAN.TOTAL).exists()
     assert done() == 5
 
@@ -66,7 +66,7 @@ def test_a_task_that_has_ended_nothing_for_the_time_of_retention_is_forgotten(mi
     add(SPAN.PROCESS, minute - timedelta(minutes=20), done=5)
     roll_up(using="default")
     total_rows("default").update(counted_at=minute - timedelta(days=2))
-    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 1
+    assert cleaner.CLEANERS["statistics"].run_once(load(), using="default").total() == 1
     assert totals("default") == {}
 
 

@@ -11,7 +11,6 @@ from django.test import RequestFactory
 from jobqueue import metrics
 from jobqueue.conf import load, read
 from jobqueue.exceptions import StatementTimeout
-from jobqueue.metrics import families, serving
 from tests.factories import make_job, make_jobs
 from tests.metrics.helpers import of, parsed
 from tests.patience import patient
@@ -24,9 +23,9 @@ TOKEN = "a-token-of-the-tests"
 def fresh(settings):
     """No answer of an earlier test."""
     settings.JOBQUEUE = {"METRICS_TOKEN": TOKEN}
-    serving.cache.clear()
+    metrics.cache.clear()
     yield
-    serving.cache.clear()
+    metrics.cache.clear()
 
 
 def scrape(authorization=f"Bearer {TOKEN}", *, method="get", user=None):
@@ -104,7 +103,7 @@ def test_ten_scrapes_cost_one_set_of_queries(django_assert_num_queries, monkeypa
     with django_assert_num_queries(0):
         assert {scrape() for _ in range(9)} == {first}
     make_job()
-    monkeypatch.setattr(serving, "CACHE_SECONDS", -1.0)
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", -1.0)
     assert scrape() != first
 
 
@@ -115,9 +114,9 @@ def test_scrapes_at_the_same_time_share_one_answer():
         made.append(1)
         entered.set()
         release.wait(4 * patient())
-        return serving.Answer(200, "x")
+        return metrics.Answer(200, "x")
 
-    cache = serving.Cache()
+    cache = metrics.Cache()
     threads = [threading.Thread(target=cache.get, args=[make]) for _ in range(10)]
     threads[0].start()
     assert entered.wait(patient())
@@ -130,9 +129,9 @@ def test_scrapes_at_the_same_time_share_one_answer():
 
 
 def test_a_read_that_takes_too_long_is_said_to(monkeypatch):
-    monkeypatch.setattr(families, "READ_SECONDS", -1.0)
+    monkeypatch.setattr(metrics, "READ_SECONDS", -1.0)
     with pytest.raises(StatementTimeout):
-        families.read_figures(using="default")
+        metrics.read_figures(using="default")
     status, text = scrape()
     assert status == 503
     assert "was stopped" in text
@@ -144,7 +143,7 @@ def test_a_database_that_does_not_answer_is_said_to_without_its_words(monkeypatc
     def broken(*args, **options):
         raise OperationalError("no route to db.internal as root")
 
-    monkeypatch.setattr(families, part, broken)
+    monkeypatch.setattr(metrics, part, broken)
     status, text = scrape()
     assert (status, "did not answer" in text, "db.internal" in text) == (503, True, False)
     assert "db.internal" in caplog.text
@@ -171,4 +170,4 @@ def test_without_the_package_the_answer_says_what_to_install(monkeypatch):
         return real(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    assert scrape() == (501, serving._NOT_INSTALLED)
+    assert scrape() == (501, metrics._NOT_INSTALLED)

@@ -8,7 +8,7 @@ from jobqueue import enqueue, enqueue_many
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.maintenance import cleaner, ordering_sweep
+from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import HeldKey, Job, LaneEntry
 from jobqueue.transitions import (
     ack,
@@ -230,7 +230,7 @@ def test_an_expired_head_lets_the_next_one_go():
 def test_a_job_whose_row_was_deleted_is_passed_over_by_the_sweep():
     first, second = add(2)
     Job.objects.filter(pk=first).delete()
-    assert ordering_sweep.OrderingSweep().run_once(None, using="default")["jobs_opened"] == 1
+    assert sweeps.OrderingSweep().run_once(None, using="default")["jobs_opened"] == 1
     assert taken() == [second]
 
 
@@ -243,7 +243,7 @@ def test_a_job_that_plain_sql_has_acked_lets_the_next_one_go_with_the_sweep(sql)
         [first],
     )
     assert taken() == []
-    assert ordering_sweep.OrderingSweep().run_once(None, using="default")["jobs_opened"] == 1
+    assert sweeps.OrderingSweep().run_once(None, using="default")["jobs_opened"] == 1
     assert taken() == [second]
 
 
@@ -423,7 +423,7 @@ def test_jobs_without_key_write_nothing_but_their_row(django_assert_num_queries,
 def test_old_key_rows_are_deleted_and_made_anew():
     first, second = add(2)
     HeldKey.objects.update(created_at=UtcNowPlus(-2 * cleaner.KEY_SECONDS))
-    assert cleaner.KEYS.run_once(None, using="default").total() == 1
+    assert cleaner.CLEANERS["keys"].run_once(None, using="default").total() == 1
     (third,) = add(1)
     for expected in (first, second, third):
         ack(take()[expected])
@@ -457,7 +457,7 @@ def test_a_job_that_somebody_has_gated_otherwise_is_not_opened():
     first, second = add(2)
     set_columns(second, gate=2)
     ack(take()[first])
-    assert ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 0
+    assert sweeps.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 0
     assert taken() == []
 
 
@@ -483,5 +483,5 @@ def test_an_error_after_the_commit_of_a_producer_does_not_reach_it(monkeypatch, 
     assert "Error calling" in caplog.text
     assert "not an error of the database" in caplog.text
     monkeypatch.undo()
-    ordering_sweep.OrderingSweep().sweep_all(load(), using="default")
+    sweeps.OrderingSweep().sweep_all(load(), using="default")
     assert taken() == [first]

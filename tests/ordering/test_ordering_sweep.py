@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance.ordering_sweep import OrderingSweep
+from jobqueue.maintenance.sweeps import OrderingSweep
 from jobqueue.models import Job, LaneEntry, LockRow
 from jobqueue.transitions import claim
 from tests.marks import finding

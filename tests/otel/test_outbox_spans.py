@@ -12,7 +12,7 @@ from jobqueue.exceptions import DestinationDown, TransactionRequired
 from jobqueue.models import Job
 from jobqueue.otel import JobQueueInstrumentor
 from jobqueue.outbox import Destination, publish, subscriber
-from jobqueue.outbox.destinations import subscribers
+from jobqueue.outbox.destinations import local
 from tests.marks import committed
 from tests.outbox.helpers import drain, make_due, say
 
@@ -23,7 +23,7 @@ SECRET = "card-4242"
 @pytest.fixture
 def no_subscribers(monkeypatch):
     """Those that a test adds are gone after it."""
-    monkeypatch.setattr(subscribers, "_subscribers", {})
+    monkeypatch.setattr(local, "_subscribers", {})
 
 
 class Broker(Destination):

@@ -4,7 +4,7 @@ import pytest
 
 from jobqueue.backoff import Backoff
 from jobqueue.outbox import subscriber
-from jobqueue.outbox.destinations import subscribers
+from jobqueue.outbox.destinations import local
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def left_alone(monkeypatch):
 @pytest.fixture
 def listen(monkeypatch):
     """listen("topic", function): a subscriber for the time of the test; without a function, a list of what came."""
-    monkeypatch.setattr(subscribers, "_subscribers", {})
+    monkeypatch.setattr(local, "_subscribers", {})
 
     def add(topic="t", func=None, **options):
         heard = []
@@ -25,7 +25,7 @@ def listen(monkeypatch):
             heard.append(event)
             return func(event) if func else None
 
-        hear.__qualname__ = f"hear-{topic}-{len(subscribers._subscribers)}"
+        hear.__qualname__ = f"hear-{topic}-{len(local._subscribers)}"
         subscriber(topic, **options)(hear)
         return heard
 

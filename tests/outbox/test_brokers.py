@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from jobqueue.backoff import Backoff
 from jobqueue.outbox import Relay
-from jobqueue.outbox.destinations.kafka_broker import KafkaBroker
+from jobqueue.outbox.destinations.brokers import KafkaBroker
 from jobqueue.outbox.routes import DownTracker, Routes
 from tests.blocking import MOMENT_SECONDS
 from tests.marks import finding

@@ -30,9 +30,9 @@ def test_delivered_events_are_deleted_by_age_in_batches_and_others_stay(listen):
     gone = say("t", "discarded")
     OutboxEvent.objects.filter(pk=gone).update(lane=None, failed_at=UtcNowPlus(-1))
     assert discard(gone)
-    assert cleaner.OUTBOX_EVENTS.run_once(load(), using="default", limit=2).total() == 5
+    assert cleaner.CLEANERS["events"].run_once(load(), using="default", limit=2).total() == 5
     assert OutboxEvent.objects.filter(pk=gone).update(processed_at=UtcNowPlus(-604_801))
-    assert cleaner.OUTBOX_EVENTS.run_once(load(), using="default", limit=2).total() == 1
+    assert cleaner.CLEANERS["events"].run_once(load(), using="default", limit=2).total() == 1
     assert set(OutboxEvent.objects.values_list("pk", flat=True)) == {fresh, waiting, dead}
 
 
@@ -43,7 +43,7 @@ def test_retention_none_keeps_all(listen):
     drain()
     OutboxEvent.objects.filter(pk=found.pk).update(processed_at=UtcNowPlus(-10_000_000))
     with override_settings(JOBQUEUE={"OUTBOX": {"RETENTION_SECONDS": None}}):
-        assert cleaner.OUTBOX_EVENTS.run_once(load(), using="default").total() == 0
+        assert cleaner.CLEANERS["events"].run_once(load(), using="default").total() == 0
 
 
 @plain
@@ -51,7 +51,7 @@ def test_key_rows_are_deleted_after_a_day_and_made_again():
     for key in ("a", "b", "c"):
         say("t", 1, key)
     HeldKey.objects.filter(digest__in=[key_digest(b"a"), key_digest(b"b")]).update(created_at=UtcNowPlus(-86_500))
-    assert cleaner.KEYS.run_once(load(), using="default", limit=1).total() == 2
+    assert cleaner.CLEANERS["keys"].run_once(load(), using="default", limit=1).total() == 2
     say("t", 2, "a")
     assert HeldKey.objects.count() == 2
 
@@ -62,14 +62,14 @@ def test_a_key_row_that_somebody_holds_is_left():
     say("t", 1, "a")
     HeldKey.objects.update(created_at=UtcNowPlus(-86_500))
     with holding(lambda: publish("t", 2, "a")):
-        assert cleaner.KEYS.run_once(load(), using="default").total() == 0
+        assert cleaner.CLEANERS["keys"].run_once(load(), using="default").total() == 0
 
 
 @plain
 def test_expired_records_are_deleted_in_batches():
     for n in range(5):
         IdempotencyRecord.objects.create(digest=bytes([n]), label=str(n), expires_at=UtcNowPlus(60 if n == 4 else -1))
-    assert cleaner.IDEMPOTENCY_RECORDS.run_once(load(), using="default", limit=2).total() == 4
+    assert cleaner.CLEANERS["records"].run_once(load(), using="default", limit=2).total() == 4
     assert IdempotencyRecord.objects.get().label == "4"
 
 
@@ -77,7 +77,7 @@ def test_expired_records_are_deleted_in_batches():
 def test_one_pass_is_bounded_and_the_next_one_goes_on():
     for n in range(5):
         IdempotencyRecord.objects.create(digest=bytes([n]), label=str(n), expires_at=UtcNowPlus(n - 10))
-    assert cleaner.IDEMPOTENCY_RECORDS.run_once(load(), using="default", limit=4, seconds=0).total() == 4
+    assert cleaner.CLEANERS["records"].run_once(load(), using="default", limit=4, seconds=0).total() == 4
     # The longest expired first.
     assert IdempotencyRecord.objects.get().label == "4"
-    assert cleaner.IDEMPOTENCY_RECORDS.run_once(load(), using="default", limit=2).total() == 1
+    assert cleaner.CLEANERS["records"].run_once(load(), using="default", limit=2).total() == 1

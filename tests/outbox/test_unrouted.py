@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.exceptions import DestinationDown
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox import Relay, dead_letters, discard, retry, skip, statements, unrouted
+from jobqueue.outbox import Relay, dead_letters, discard, retry, routes, skip, statements
 from tests.outbox.helpers import drain, event, make_due, pending, say
 from tests.outbox.test_relay_command import no_signals, relay  # noqa: F401
 
@@ -136,12 +136,12 @@ def test_a_relay_of_some_topics_says_nothing_of_others(caplog):
 
 
 def test_what_is_read_does_not_grow_with_the_backlog(monkeypatch):
-    monkeypatch.setattr(unrouted, "COUNT_MAX", 3)
+    monkeypatch.setattr(routes, "COUNT_MAX", 3)
     for number in range(9):
         say("nobody", number)
         say("nobody", number, "k")
     with CaptureQueriesContext(connection) as seen:
-        (found,) = unrouted.find(lambda topic: True, using="default")
+        (found,) = routes.find_unrouted(lambda topic: True, using="default")
     assert len(seen) == 3
     # One more than is counted; behind the event with a key also that event itself.
     assert [sum(f"LIMIT {n}" in query["sql"] for query in seen) for n in (4, 5)] == [1, 1]
@@ -153,7 +153,7 @@ def test_dead_letters_and_delivered_events_are_not_counted():
     first, second = say("nobody", 1, "k"), say("nobody", 2)
     OutboxEvent.objects.filter(pk=first).update(failed_at=UtcNow(), due_at=None)
     OutboxEvent.objects.filter(pk=second).update(lane=None, processed_at=UtcNow())
-    assert not unrouted.find(lambda topic: True, using="default")
+    assert not routes.find_unrouted(lambda topic: True, using="default")
 
 
 def test_a_topic_whose_events_somebody_took_meanwhile_is_left_out(monkeypatch):
@@ -167,12 +167,12 @@ def test_a_topic_whose_events_somebody_took_meanwhile_is_left_out(monkeypatch):
     say("a.b")
     drain()
     monkeypatch.setattr(statements, "head_events", taken_meanwhile)
-    assert unrouted.find(lambda topic: True, using="default") == []
+    assert routes.find_unrouted(lambda topic: True, using="default") == []
 
 
 def test_a_topic_is_named_although_its_key_is_not_among_those_that_are_looked_at(caplog, monkeypatch, listen):
     by_lane = sorted((f"k{number}" for number in range(4)), key=lambda key: statements.key_lane(key.encode()))
-    monkeypatch.setitem(unrouted.find.__kwdefaults__, "limit", 2)
+    monkeypatch.setitem(routes.find_unrouted.__kwdefaults__, "limit", 2)
     listen("known")
     for key in by_lane[:3]:
         say("known", 1, key)
@@ -184,7 +184,7 @@ def test_a_topic_is_named_although_its_key_is_not_among_those_that_are_looked_at
 
 
 def test_two_topics_that_take_turns_are_each_named_once_a_minute(caplog, monkeypatch):
-    monkeypatch.setitem(unrouted.find.__kwdefaults__, "limit", 1)
+    monkeypatch.setitem(routes.find_unrouted.__kwdefaults__, "limit", 1)
     relay = Relay("default", batch_size=1)
     for number in range(4):
         say(("one", "two")[number % 2], number, f"k{number}")
@@ -236,4 +236,4 @@ def test_an_event_whose_new_route_leads_to_a_broker_that_is_down_tells_that_and_
         assert "connection refused by amqp://broker" in text
         assert event(waiting).attempts == 0
         assert not skip(waiting)
-    assert not unrouted.find(using="default")
+    assert not routes.find_unrouted(using="default")

@@ -19,7 +19,7 @@ from jobqueue.bulk import delete_in_chunks, update_in_chunks
 from jobqueue.context import job_context as context
 from jobqueue.counter import ShardedCounter
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
-from jobqueue.metrics.families import prometheus_text, read_figures
+from jobqueue.metrics import prometheus_text, read_figures
 from jobqueue.schedules.declaring import withdraw
 from jobqueue.transactions import forbid_outside_calls, lock_rows, retry_transaction
 from tests.app import tasks

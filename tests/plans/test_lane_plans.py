@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.ordering.promote import promote
@@ -105,7 +105,7 @@ def handler_reads():
 
 
 def test_a_sweep_over_lanes_seeks_each_of_them(lanes):
-    for look in sent(lambda: ordering_sweep.OrderingSweep().run_once(None, using="default")):
+    for look in sent(lambda: sweeps.OrderingSweep().run_once(None, using="default")):
         assert "ix_lane_entry" in plan(run, look)
 
 

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many
 from jobqueue.conf import load
-from jobqueue.conf.retention import Kept
+from jobqueue.conf.queues import Kept
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.retention import windows

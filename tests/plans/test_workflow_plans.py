@@ -8,7 +8,7 @@ from jobqueue import groups, workflow
 from jobqueue.conf import load
 from jobqueue.explain import explain_job
 from jobqueue.grouping.running import Parents
-from jobqueue.maintenance import cleaner, group_sweep
+from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import JobGroup
 from jobqueue.transitions import ack, ack_many, claim, fail, retry
 from tests.app import tasks
@@ -103,7 +103,7 @@ def test_each_statement_about_pairs_goes_by_an_index(filled):
     statements += about_pairs(lambda: Parents(child, "default").states())
     nodes.run_all()
     of_width(2)
-    statements += about_pairs(lambda: group_sweep.GroupSweep().sweep_all(load(), using="default"))
+    statements += about_pairs(lambda: sweeps.GroupSweep().sweep_all(load(), using="default"))
     JobGroup.objects.filter(pk=number).update(ended_at="2020-01-01T00:00:00Z")
     statements += about_pairs(lambda: cleaner.GROUPS.run_once(load(), using="default"))
     assert len(statements) >= retried + 3

@@ -93,7 +93,7 @@ def test_sigterm_ends_a_relay_whose_subscriber_hangs_and_its_event_goes_back_wit
     row = event(hung)
     assert (row.attempts, row.lock_token) == (0, None)
     assert seconds_from_now(row.due_at) < 5
-    group.prints("without a charge")
+    group.prints("no attempt is counted")
 
 
 @finding("H1")

@@ -120,7 +120,7 @@ OPERATIONS = Page(
     "What operators see: recovery after a death, their queries, statistics, reasons, alarms, commands.",
     (
         *(*ENGINE, "jobqueue/locks", "jobqueue/lockstats", "jobqueue/idempotency", "jobqueue/outbox"),
-        *("jobqueue/stats", "jobqueue/metrics", "jobqueue/alarms", "jobqueue/explain", "jobqueue/doctor"),
+        *("jobqueue/stats", "jobqueue/metrics.py", "jobqueue/alarms", "jobqueue/explain", "jobqueue/doctor"),
         *("jobqueue/cli", "jobqueue/maintenance", "jobqueue/management"),
     ),
     (
@@ -212,7 +212,7 @@ DASHBOARD = Page(
     "Pages of the admin beside those of other packages; what they refuse, escape and mask; the way to a redrive.",
     (
         *(*SHARED, "jobqueue/admin", "jobqueue/stats", "jobqueue/templates", "jobqueue/templatetags"),
-        *("jobqueue/masking", "jobqueue/cli", "jobqueue/bulk_verbs.py", "jobqueue/runs", "jobqueue/static"),
+        *("jobqueue/masking.py", "jobqueue/cli", "jobqueue/bulk_verbs.py", "jobqueue/runs", "jobqueue/static"),
     ),
     (
         Part(

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from jobqueue import group, groups
 from jobqueue.conf import load
 from jobqueue.grouping.running import RunningGroup
-from jobqueue.maintenance import group_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Job
 from jobqueue.signals import group_ended
 from jobqueue.transitions import ack, ack_many, cancel, claim, discard, fail, release, retry
@@ -39,7 +39,7 @@ def check_ended(number):
     """It has ended once, and without a sweep."""
     assert groups.get(number).state == "ended"
     assert callbacks() == 1
-    done = group_sweep.GroupSweep().sweep_all(load(), using="default")
+    done = sweeps.GroupSweep().sweep_all(load(), using="default")
     assert (done["groups_members_ended"], done["groups_ended"]) == (0, 0)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jobqueue import enqueue, enqueue_many
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Job, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.ordering.promote import promote
@@ -31,7 +31,7 @@ def claimed():
 
 def check_lane():
     """At most one open job, the head; and a lane that goes on needs no sweep."""
-    assert ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 0, (
+    assert sweeps.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 0, (
         "the key was left standing still"
     )
     places = LaneEntry.objects.order_by("id").values_list("job__status", "job__gate")
@@ -117,7 +117,7 @@ def test_other_keys_go_on_while_a_transaction_has_locked_a_job_of_one():
     with holding(lambda: list(waiting.select_for_update())):
         assert Actor(ack_many, leases).result() == []
         assert claimed() == [next_of_other]
-    assert ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 1
+    assert sweeps.OrderingSweep().sweep_all(None, using="default")["jobs_opened"] == 1
 
 
 def test_a_job_without_dedupe_key_is_opened_although_its_neighbour_lost_a_race(monkeypatch):
@@ -206,5 +206,5 @@ def promote_k():
 
 def discard_all():
     Job.objects.all().delete()
-    ordering_sweep.OrderingSweep().sweep_all(None, using="default")
+    sweeps.OrderingSweep().sweep_all(None, using="default")
     assert not LaneEntry.objects.exists()

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobqueue.conf import load, read
-from jobqueue.conf.retention import DEFAULT, Kept
+from jobqueue.conf.queues import DEFAULT, Kept
 from jobqueue.exceptions import WrongSettings
 from tests.retention.helpers import DAY
 

@@ -30,12 +30,12 @@ SWEPT = {
     ResultExpiry: "retention.windows",
     GroupMember: "maintenance.cleaner",
     GroupParent: "maintenance.cleaner",
-    LaneEntry: "maintenance.ordering_sweep",
+    LaneEntry: "maintenance.sweeps",
     GateWait: "maintenance.gate_sweep",
     GateSlot: "maintenance.gate_sweep",
     Gate: "maintenance.gate_sweep",
-    LockRow: "maintenance.lock_sweeper",
-    MutexRow: "maintenance.lock_sweeper",
+    LockRow: "maintenance.cleaner",
+    MutexRow: "maintenance.cleaner",
 }
 #: rows that no run of jobs adds to
 BOUNDED = {
@@ -47,7 +47,7 @@ BOUNDED = {
 
 
 def test_each_table_is_pruned_or_bounded():
-    cleaned = {cleaner.model for cleaner in CLEANERS}
+    cleaned = {cleaner.model for cleaner in CLEANERS.values()}
     kinds = [cleaned, {*SWEPT}, {*BOUNDED}]
     known = set().union(*kinds)
     assert len(known) == sum(map(len, kinds)), "a table is in two of the lists"

@@ -133,7 +133,7 @@ def test_a_wrong_schedule_of_the_settings_is_left_out(settings, entry, sentence,
     assert (found.id, sentence in found.msg) == ("jobqueue.E008", True)
     declare_settings()
     assert [*declared()] == ["two"]
-    assert "SCHEDULES['one'] is left out" in caplog.text
+    assert "ignoring SCHEDULES['one']" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_module_that_cannot_be_imported_costs_its_own_schedule_alone(settings,
     settings.JOBQUEUE = {"SCHEDULES": {"one": {"TASK": "module_that_raises.task", "EVERY": 60}, "two": two}}
     declare_settings()
     assert [*declared()] == ["two"]
-    assert "SCHEDULES['one'] is left out: RuntimeError: no key in the environment" in caplog.text
+    assert "ignoring SCHEDULES['one']: RuntimeError: no key in the environment" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_full_queue_costs_the_tick_and_says_so(settings, missed, caplog):
         assert fire() == 0
     assert outcomes() == [("refused", 1)]
     assert missed == [(1, "full")]
-    assert "misses its tick" in caplog.text
+    assert "missed its tick" in caplog.text
 
 
 def test_an_error_of_one_schedule_leaves_the_others(monkeypatch, caplog):

@@ -8,10 +8,9 @@ from jobqueue import schedules
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule
+from jobqueue.schedules import importing
 from jobqueue.schedules.declaring import declare
-from jobqueue.schedules.importing import beat
-from jobqueue.schedules.importing.rows import Unmapped
-from jobqueue.schedules.importing.writing import carry_out, plan
+from jobqueue.schedules.importing import Unmapped, carry_out, plan
 from tests.app import tasks
 from tests.marks import finding
 from tests.schedules import foreign
@@ -135,7 +134,7 @@ def test_rows_of_a_version_without_later_columns_are_read():
     later = ("solar_id", "clocked_id", "one_off", "start_time", "expire_seconds", "headers", "priority")
     row = {**foreign.BEAT, "id": 1, "name": "old", "interval_id": 1, "last_run_at": None, "expires": None}
     tables = {"crontab": {}, "interval": {1: {"id": 1, "every": 5, "period": "minutes"}}, "clocked": {}}
-    found = beat._row({k: v for k, v in row.items() if k not in later}, tables, in_days(0), USING)
+    found = importing._beat_row({k: v for k, v in row.items() if k not in later}, tables, in_days(0), USING)
     assert (found.refused, found.terms["every"]) == ("", 300)
 
 
@@ -176,13 +175,15 @@ def test_a_task_can_have_another_path_here():
 )
 def test_a_crontab_says_in_cron_what_it_says_in_celery(words, cron):
     names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
-    assert beat.cron_of(dict(zip(names, words.split(), strict=True))) == cron
+    assert importing.cron_of(dict(zip(names, words.split(), strict=True))) == cron
 
 
 @pytest.mark.parametrize("minute", ["60", "x", "5/15", "*/0", "1-", ""])
 def test_a_crontab_that_celery_would_not_read_is_refused(minute):
     with pytest.raises(Unmapped, match="its minute"):
-        beat.cron_of({"minute": minute, "hour": "*", "day_of_month": "*", "month_of_year": "*", "day_of_week": "*"})
+        importing.cron_of(
+            {"minute": minute, "hour": "*", "day_of_month": "*", "month_of_year": "*", "day_of_week": "*"}
+        )
 
 
 NEXT = datetime(2040, 1, 15, 8, 30, tzinfo=UTC)

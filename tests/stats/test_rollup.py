@@ -122,7 +122,7 @@ def test_the_writers_of_rows_have_given_up_before_they_are_added_up():
 def test_old_rows_are_deleted(now, settings):
     add(SPAN.DAY, now - timedelta(days=401), done=1)
     add(SPAN.DAY, now - timedelta(days=399), done=2)
-    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 2
+    assert cleaner.CLEANERS["statistics"].run_once(load(), using="default").total() == 2
     assert sums()[0] == 2
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": None}
     add(SPAN.DAY, now - timedelta(days=4000), done=1)

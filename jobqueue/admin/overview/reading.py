@@ -10,7 +10,7 @@ from typing import TypeVar
 from jobqueue.admin.page import cached
 from jobqueue.admin.page.last_error import error_line, error_tail, message_of
 from jobqueue.alarms import Alarm, firing
-from jobqueue.alarms.reading import SILENT_SECONDS
+from jobqueue.alarms.looking import SILENT_SECONDS
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused

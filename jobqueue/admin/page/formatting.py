@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
-from jobqueue.conf.masking import MaskSettings
+from jobqueue.conf import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.failures import FailureCause

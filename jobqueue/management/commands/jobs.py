@@ -9,23 +9,7 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
-from jobqueue.cli import (
-    bench,
-    completion,
-    dead_letters,
-    doctor,
-    enqueue,
-    explain,
-    groups,
-    jobs,
-    keys,
-    locks,
-    prune,
-    queues,
-    schedules,
-    stats,
-    workers,
-)
+from jobqueue.cli import bench, completion, dead_letters, enqueue, explain, jobs, locks, prune, queues, schedules, stats
 from jobqueue.cli.arguments import NO_DATABASE, USAGE, add_django_options, database_of, unreadable
 from jobqueue.cli.output import Result, Subcommand, show
 from jobqueue.db.alias import explain_missing_table
@@ -46,16 +30,16 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "release": jobs.RELEASE,
     "enqueue": enqueue.ENQUEUE,
     "prune": prune.PRUNE,
-    "groups": groups.GROUPS,
-    "keys": keys.KEYS,
+    "groups": jobs.GROUPS,
+    "keys": queues.KEYS,
     "queues": queues.QUEUES,
     "schedules": schedules.SCHEDULES,
-    "workers": workers.WORKERS,
+    "workers": stats.WORKERS,
     "locks": locks.LOCKS,
     "stats": stats.STATS,
     "alarms": stats.ALARMS,
     "unrunnable": explain.UNRUNNABLE,
-    "doctor": doctor.DOCTOR,
+    "doctor": explain.DOCTOR,
     "bench": bench.BENCH,
     "completion": completion.COMPLETION,
 }

@@ -18,7 +18,7 @@ from jobqueue.cli.output import Result, show
 from jobqueue.conf import load
 from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy
-from jobqueue.maintenance import lock_sweeper, reaper
+from jobqueue.maintenance import cleaner, reaper
 from jobqueue.stats import recorder
 from jobqueue.worker.monitor.chores import PASS_SECONDS, Chore, Chores
 
@@ -85,7 +85,7 @@ class Command(BaseCommand):
                 return
 
     def _count(self, using: str, given: dict[str, Any]) -> None:
-        expired, ended = reaper.count_expired(using=using), lock_sweeper.count_ended(using=using)
+        expired, ended = reaper.count_expired(using=using), cleaner.count_ended_locks(using=using)
         leases, locks = ("lease" if expired == 1 else "leases"), ("lock" if ended == 1 else "locks")
         text = f"expired: {expired} {leases} and {ended} {locks}"
         show(Result({"expired": expired, "locks": ended}, [text]), self.stdout, given)

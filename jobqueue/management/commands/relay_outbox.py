@@ -42,7 +42,7 @@ from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
 from jobqueue.outbox import Relay, statements
 from jobqueue.outbox.relay import DatabaseUnreachable, run
-from jobqueue.outbox.unrouted import Unrouted
+from jobqueue.outbox.routes import Unrouted
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
 from jobqueue.validation import check_topic

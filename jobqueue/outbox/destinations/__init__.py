@@ -7,7 +7,6 @@ Libraries of brokers are imported when a route first needs them.
 from __future__ import annotations
 
 from jobqueue.outbox.destinations.base import Destination, Outcome
-from jobqueue.outbox.destinations.queue import Queue
-from jobqueue.outbox.destinations.subscribers import Functions
+from jobqueue.outbox.destinations.local import Functions, Queue
 
 __all__ = ["Destination", "Functions", "Outcome", "Queue"]

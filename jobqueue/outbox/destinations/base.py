@@ -31,7 +31,7 @@ class Destination:
         raise NotImplementedError
 
     def send_before(self, events: Sequence[Event]) -> list[Outcome]:
-        """For a destination in the database: do what must be done outside the transaction, before it begins.
+        """Do what a destination in the database must do outside the transaction, before it begins.
 
         It is repeated with the whole delivery when that transaction fails.
         """

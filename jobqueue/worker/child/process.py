@@ -231,7 +231,7 @@ def _announce(options: Options, name: str) -> None:
     """Announce the schedules of this process. An account that may not do that has a worker without schedules."""
     try:
         if ids := versions.announce(options.database):
-            worker_rows.note_schedules(name, ids, using=options.database)
+            worker_rows.note(name, schedules=list(ids), using=options.database)
     except Error as error:
         if not is_refusal(error, options.database):
             raise

@@ -17,23 +17,12 @@ from typing import Protocol
 
 from django.db import Error
 
-from jobqueue.alarms import watch as alarm_watch
+from jobqueue.alarms import looking
 from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow.overview import running_workers
-from jobqueue.maintenance import (
-    gate_sweep,
-    group_sweep,
-    lock_sweeper,
-    lock_watch,
-    ordering_sweep,
-    pruner,
-    queue_levels,
-    runner,
-    stat_rollup,
-)
-from jobqueue.maintenance.cleaner import CLEANERS
+from jobqueue.maintenance import cleaner, gate_sweep, lock_watch, pruner, queue_levels, runner, stat_rollup, sweeps
 from jobqueue.runs.bulk_steps import BULK_VERBS
 from jobqueue.runs.redrive_steps import REDRIVES
 from jobqueue.signals import Dispatch
@@ -125,7 +114,7 @@ class Chores:
     ) -> None:
         self.using, self._turn, self._step_seconds = using, turn or nullcontext(), step_seconds
         self.gate_sweep = gate_sweep.GateSweep(workers=running_workers)
-        self.alarm_watch = alarm_watch.AlarmWatch(dispatch)
+        self.alarm_watch = looking.AlarmWatch(dispatch)
         self.table = [
             *self._sweeps(in_trouble),
             *self._recorded_runs(batch),
@@ -138,7 +127,7 @@ class Chores:
 
     def _sweeps(self, in_trouble: Callable[[], bool]) -> Iterator[Chore]:
         """Those that let jobs go on which a crash has stalled, and move the levels of queues."""
-        lanes, gates, groups = ordering_sweep.OrderingSweep(), self.gate_sweep, group_sweep.GroupSweep()
+        lanes, gates, groups = sweeps.OrderingSweep(), self.gate_sweep, sweeps.GroupSweep()
         yield Chore("ordering sweep", 1.0, lanes.sweep_all, lanes.run_once, ("jobs_opened",))
         yield Chore("gate sweep", 1.0, gates.sweep_all, gates.run_once, ("gates_jobs_opened", "gates_rows_deleted"))
         yield Chore("group sweep", 10.0, groups.sweep_all, groups.run_once, ("groups_members_ended", "groups_ended"))
@@ -154,10 +143,10 @@ class Chores:
 
     def _deletions(self, batch: int, turn: AbstractContextManager[object] | None) -> Iterator[Chore]:
         """Those that delete what has ended or is old, and add statistics up."""
-        yield Chore("lock sweeper", 60.0, lock_sweeper.run_once, counts=("locks_freed", "mutexes_deleted"))
-        for one in CLEANERS:
-            name = f"cleaner of {one.name}"
-            yield Chore(name, 60.0, one.run_once, counts=(f"{one.name}_deleted",))
+        yield Chore("lock sweeper", 60.0, cleaner.sweep_locks, counts=("locks_freed", "mutexes_deleted"))
+        for name, one in cleaner.CLEANERS.items():
+            chore = f"cleaner of {one.model._meta.db_table}"
+            yield Chore(chore, 60.0, one.run_once, counts=(f"{name}_deleted",))
         rollup = stat_rollup.StatRollup()
         yield Chore(
             "roll-up of job_stat",
@@ -192,7 +181,7 @@ class Chores:
         look = self.alarm_watch.run_once
         yield Chore(
             "alarms",
-            alarm_watch.INTERVAL_SECONDS,
+            looking.INTERVAL_SECONDS,
             lambda settings, *, using, seconds: look(settings, using=using),
             look,
             first_seconds=(0.0, 1.0),

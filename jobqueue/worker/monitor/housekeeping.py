@@ -16,7 +16,7 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.db.clock import compare_clocks
 from jobqueue.maintenance import reaper, worker_rows, worker_stacks
-from jobqueue.outbox import unrouted
+from jobqueue.outbox import routes
 from jobqueue.runs.alone import queues_alone
 from jobqueue.signals import Dispatch
 from jobqueue.transitions import Reaped
@@ -156,7 +156,7 @@ class Housekeeping:
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = retry_totals([self._scoreboard.retries[index]])
             if found and (name, found) != self._retries.get(index):
-                worker_rows.note_retries(name, [total.shown() for total in found], using=self._using)
+                worker_rows.note(name, retries=[total.shown() for total in found], using=self._using)
                 self._retries[index] = name, found
             self._note_memory(index, name)
         if self._options.reaper:
@@ -167,7 +167,7 @@ class Housekeeping:
         size = rss_bytes(int(self._scoreboard.slots[index].pid))
         before, written = self._memory.get(index, ("", 0))
         if size and (name != before or abs(size - written) > written / 10):
-            worker_rows.note_memory(name, size, using=self._using)
+            worker_rows.note(name, using=self._using, rss_bytes=size)
             self._memory[index] = name, size
 
     def report_troubles(self) -> None:
@@ -186,7 +186,7 @@ class Housekeeping:
 
     def count_unrouted(self) -> None:
         """Count the events for which relays found no route and no subscriber: an index seek per key, 1,000 at most."""
-        found = unrouted.find(using=self._using)
+        found = routes.find_unrouted(using=self._using)
         self._scoreboard.header.outbox_unrouted = sum(len(each.ids) for each in found)
 
     def look_for_alone(self) -> None:

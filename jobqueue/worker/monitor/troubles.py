@@ -156,7 +156,7 @@ class Troubles:
                 found["stalled"] = stalled[name]
             if found.keys() == before.keys() and (not found or time.monotonic() < at + AGAIN_SECONDS):
                 continue
-            worker_rows.note_troubles(name, found or None, using=self._using)
+            worker_rows.note(name, troubles=found or None, using=self._using)
             self._written[name] = found, time.monotonic()
             for key in short.keys() - before.keys():
                 logger.warning("%s is short of %s", name, _words(short[key]))

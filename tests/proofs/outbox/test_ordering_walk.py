@@ -8,7 +8,7 @@ import pytest
 from django.db import Error, connection, transaction
 
 from jobqueue import enqueue, enqueue_many, transitions
-from jobqueue.maintenance import ordering_sweep
+from jobqueue.maintenance import sweeps
 from jobqueue.models import Job, LaneEntry
 from jobqueue.transitions import ack, claim, fail, resume, retry
 from tests.factories import claim_one, expire, lease_with
@@ -82,7 +82,7 @@ WALKS = {
 
 
 def sweep():
-    return ordering_sweep.OrderingSweep().sweep_all(None, using="default")["jobs_opened"]
+    return sweeps.OrderingSweep().sweep_all(None, using="default")["jobs_opened"]
 
 
 def end_all():

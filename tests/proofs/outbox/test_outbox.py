@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import IdempotencyRecord, OutboxEvent
 from jobqueue.outbox import Relay, publish
-from jobqueue.outbox.destinations import subscribers
+from jobqueue.outbox.destinations import local
 from tests.app.models import Account, Ticket
 from tests.marks import committed
 from tests.outbox.helpers import drain, make_due
@@ -218,8 +218,8 @@ def test_two_processes_with_the_same_keys_have_one_effect_each_and_both_get_the_
 def test_what_one_relay_delivers_in_a_second(keys, full, figure, monkeypatch):
     """One relay, a subscriber that does nothing: publishing and delivery."""
     total = 20_000 if full else 300
-    monkeypatch.setattr(subscribers, "_subscribers", {})
-    subscribers.subscriber("t")(lambda event: None)
+    monkeypatch.setattr(local, "_subscribers", {})
+    local.subscriber("t")(lambda event: None)
     begun = time.monotonic()
     for start in range(0, total, 100):
         with transaction.atomic():

@@ -14,6 +14,6 @@ class SchedulesConfig(AppConfig):
     def ready(self):
         """Before the worker has any other process."""
         if os.environ.get("JOBQUEUE_PROVE_NO_GROUP_SWEEP") == "1":
-            from jobqueue.maintenance import group_sweep
+            from jobqueue.maintenance import sweeps
 
-            group_sweep.GroupSweep.run_once = lambda self, settings, using: Counter()
+            sweeps.GroupSweep.run_once = lambda self, settings, using: Counter()

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection
 
 from jobqueue import schedules
-from jobqueue.schedules.importing.writing import carry_out, plan
+from jobqueue.schedules.importing import carry_out, plan
 from tests.launch import ROOT
 from tests.marks import committed
 from tests.proofs.schedules.foreign_packages import COUNT

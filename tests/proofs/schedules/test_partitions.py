@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jobqueue.conf import load
-from jobqueue.maintenance.cleaner import ARCHIVED_JOBS
+from jobqueue.maintenance.cleaner import CLEANERS
 from tests.marks import committed
 from tests.proofs.schedules import partitioned, rows
 from tests.settings import VENDOR
@@ -26,7 +26,7 @@ def copy(numbers):
 
 
 def delete_old():
-    while ARCHIVED_JOBS.run_once(load(), using="default").total():
+    while CLEANERS["archived_jobs"].run_once(load(), using="default").total():
         pass
 
 

@@ -7,7 +7,7 @@ from tests.proofs.history.catalogue.mutant import mutant
 FAILURES = [
     mutant(
         "the fingerprint has the outermost function of the project",
-        "failures/grouping.py",
+        "failures/text.py",
         "_place",
         "if issubclass(type(error), RecursionError):",
         "if found is not None:",
@@ -15,7 +15,7 @@ FAILURES = [
     ),
     mutant(
         "numbers make another fingerprint of the same failure",
-        "failures/grouping.py",
+        "failures/text.py",
         "_plain",
         'values.sub("#", read)',
         "read",
@@ -24,14 +24,14 @@ FAILURES = [
     mutant(
         "what an error was raised from counts although it is suppressed",
         "failures/causes.py",
-        "_chain",
-        "if before is not None or _SUPPRESSED.__get__(found) else",
+        "chain",
+        "if before is not None or hidden else",
         "if before is not None else",
         "tests/failures/test_chains.py",
     ),
     mutant(
         "a lock wait and a deadlock of MySQL are errors of the data, and are not retried",
-        "failures/database.py",
+        "failures/codes.py",
         "_MYSQL_RESOURCE",
         "1205, 1213, 1206, 1020",
         "1206, 1020",
@@ -39,7 +39,7 @@ FAILURES = [
     ),
     mutant(
         "the beginning of an SQLSTATE wins over the whole of it",
-        "failures/database.py",
+        "failures/codes.py",
         "_by_sqlstate",
         "range(len(state), 1, -1)",
         "range(2, len(state) + 1)",
@@ -47,7 +47,7 @@ FAILURES = [
     ),
     mutant(
         "each command that fails counts as one that was killed",
-        "failures/system.py",
+        "failures/codes.py",
         "by_exit_status",
         "status < 0",
         "status != 0",
@@ -63,7 +63,7 @@ FAILURES = [
     ),
     mutant(
         "all errors of one class of MySQL's driver are one kind",
-        "failures/grouping.py",
+        "failures/text.py",
         "fingerprint",
         'f"{code} {said}" if code else said',
         "said",
@@ -71,7 +71,7 @@ FAILURES = [
     ),
     mutant(
         "each value in a DETAIL of PostgreSQL is a kind of its own",
-        "failures/grouping.py",
+        "failures/text.py",
         "_PATTERN",
         r"| (?<=\))=\([^\n]*\)",
         "",
@@ -79,7 +79,7 @@ FAILURES = [
     ),
     mutant(
         "the rules of elasticsearch name a module that its classes do not have",
-        "failures/known.py",
+        "failures/causes.py",
         "RULES",
         '"elasticsearch.ApiError",',
         "",
@@ -87,7 +87,7 @@ FAILURES = [
     ),
     mutant(
         "AWS is asked too often in a code that does not begin with that word",
-        "failures/services.py",
+        "failures/codes.py",
         "by_aws",
         "_AWS_THROTTLED in code",
         "code.startswith(_AWS_THROTTLED)",
@@ -95,7 +95,7 @@ FAILURES = [
     ),
     mutant(
         "keys that are there already in a bulk of MongoDB count as a service that is down",
-        "failures/services.py",
+        "failures/codes.py",
         "by_mongo",
         "if writes else",
         "if not writes else",

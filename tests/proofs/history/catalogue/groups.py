@@ -167,7 +167,7 @@ SCHEDULES = [
     ),
     mutant(
         "a disabled schedule that is to run once is imported with an end that passes",
-        "schedules/importing/writing.py",
+        "schedules/importing.py",
         "_planned",
         "row.disabled and row.runs is not None",
         "False",

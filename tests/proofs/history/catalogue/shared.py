@@ -157,9 +157,9 @@ OUTBOX = [
     mutant(
         "a relay marks events that another has leased meanwhile",
         "outbox/statements.py",
-        "_held",
-        "return _by_key(using).filter(lock_token=_TOKEN)",
-        "return _by_key(using).exclude(lock_token=_TOKEN, pk__lt=0)",
+        "_statement",
+        "_by_key(using).filter(lock_token=_TOKEN)",
+        "_by_key(using).exclude(lock_token=_TOKEN, pk__lt=0)",
         "tests/outbox/test_relay.py",
     ),
     mutant(

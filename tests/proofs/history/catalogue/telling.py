@@ -278,7 +278,7 @@ EXPLAIN = [
 ALARMS = [
     mutant(
         "an alarm names nobody",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "_counted",
         "tuple(names[:ABOUT_MAX])",
         "()",
@@ -294,7 +294,7 @@ ALARMS = [
     ),
     mutant(
         "one look at the threshold begins an alarm",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "LOOKS",
         "LOOKS = 2",
         "LOOKS = 1",
@@ -302,7 +302,7 @@ ALARMS = [
     ),
     mutant(
         "looks that are hours apart count as two in a row",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "after_look",
         "before.looks if in_a_row else 0",
         "before.looks",
@@ -310,7 +310,7 @@ ALARMS = [
     ),
     mutant(
         "an alarm of a minimum ends below it",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "is_over",
         "value > END_ABOVE * threshold if name in MINIMA",
         "value < END_ABOVE * threshold if name in MINIMA",
@@ -318,7 +318,7 @@ ALARMS = [
     ),
     mutant(
         "alarms that are about to begin are listed as firing",
-        "alarms/alarm.py",
+        "alarms/__init__.py",
         "firing",
         "filter(quiet_at__isnull=True, firing=True)",
         "filter(quiet_at__isnull=True)",
@@ -358,7 +358,7 @@ ALARMS = [
     ),
     mutant(
         "a webhook that answers 500 counts as told",
-        "alarms/recipients.py",
+        "alarms/delivery.py",
         "_opener",
         "HTTPSHandler, HTTPErrorProcessor, _NoRedirects)",
         "HTTPSHandler, _NoRedirects)",
@@ -366,7 +366,7 @@ ALARMS = [
     ),
     mutant(
         "the share of errors of one run is an alarm",
-        "alarms/reading.py",
+        "alarms/looking.py",
         "_of_queues",
         "_runs(stats.queue, using) < RUNS_MIN",
         "_runs(stats.queue, using) < 0",
@@ -385,7 +385,7 @@ ALARMS = [
 MASKING = [
     mutant(
         "secrets that are keys themselves are shown",
-        "masking/value.py",
+        "masking.py",
         "_copy",
         """if isinstance(container, dict):
             _mask_keys(container)""",
@@ -394,7 +394,7 @@ MASKING = [
     ),
     mutant(
         "the keys that a project adds are compared with capitals and signs",
-        "masking/names.py",
+        "masking.py",
         "is_secret_name",
         "plain_name(end) in keys",
         "end in keys",
@@ -402,7 +402,7 @@ MASKING = [
     ),
     mutant(
         "the end of a secret is shown at the beginning of a tail",
-        "masking/text.py",
+        "masking.py",
         "mask_tail",
         'whole = lines if newline else text.partition(" ")[2]',
         "whole = text",
@@ -410,7 +410,7 @@ MASKING = [
     ),
     mutant(
         "the rest of a line that was cut is shown",
-        "masking/text.py",
+        "masking.py",
         "mask_text",
         'f"...{newline}" if (newline := rest[-1:]) == "\\n" else "..."',
         "rest",
@@ -418,7 +418,7 @@ MASKING = [
     ),
     mutant(
         "each long number counts as that of a card",
-        "masking/text.py",
+        "masking.py",
         "_is_card",
         "(sum(digits[-1::-2]) + sum(doubled)) % 10 == 0",
         "True",
@@ -426,7 +426,7 @@ MASKING = [
     ),
     mutant(
         "the password of a URL is shown",
-        "masking/text.py",
+        "masking.py",
         "_without_password",
         'f"://{found[1]}:{MASK}@"',
         'f"://{MASK}:{found[2]}@"',
@@ -434,7 +434,7 @@ MASKING = [
     ),
     mutant(
         "a header of several words is masked up to its first blank",
-        "masking/text.py",
+        "masking.py",
         "_value_at",
         "(_LINE if is_header else _BARE).match",
         "_BARE.match",
@@ -466,7 +466,7 @@ MASKING = [
     ),
     mutant(
         "the rest of a URL's password behind an @ is shown",
-        "masking/text.py",
+        "masking.py",
         "_ACCOUNT",
         "[^\\s\\\"'<>]{1,300}",
         "[^\\s@\\\"'<>]{1,300}",
@@ -482,7 +482,7 @@ MASKING = [
     ),
     mutant(
         "what stands beside a telling name in a list is shown",
-        "masking/value.py",
+        "masking.py",
         "_copy",
         "names.get(place, place)",
         "place",
@@ -490,7 +490,7 @@ MASKING = [
     ),
     mutant(
         "values of options of a command line are shown",
-        "masking/text.py",
+        "masking.py",
         "_mask_beside",
         "if is_secret_name(found[1]) else",
         "if False else",
@@ -506,7 +506,7 @@ MASKING = [
     ),
     mutant(
         "mails and webhooks of alarms show the secret in a name",
-        "alarms/recipients.py",
+        "alarms/delivery.py",
         "facts",
         "mask_text(alarm.queue)",
         "alarm.queue",

@@ -1,21 +1,25 @@
-"""The destination "subscribers": functions of this code base that are called for each event of a topic."""
+"""Destinations in the database of the outbox: functions of the project, called for each event, and queues of jobs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from jobqueue.compat import Task
+from jobqueue.conf import load
+from jobqueue.db.fields import Encoded
 from jobqueue.db.user_code import close_left_open
-from jobqueue.exceptions import DestinationDown, InvalidType
+from jobqueue.exceptions import DestinationDown, InvalidType, QueueFull
 from jobqueue.failures import dotted_path
 from jobqueue.outbox.destinations.base import Destination, Outcome
 from jobqueue.outbox.event import Event
+from jobqueue.payload import MAX_DEPTH, encode
+from jobqueue.producer.enqueueing import enqueue_many
 from jobqueue.tasks.nesting import delivering
 from jobqueue.validation import check_topic
 
@@ -69,7 +73,7 @@ def subscribers_of(topic: str) -> list[Subscriber]:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether `topic` equals `pattern`, or begins with the part before its final *."""
+    """Return whether `topic` equals `pattern`, or begins with the part before its final *."""
     return topic.startswith(pattern[:-1]) if pattern.endswith("*") else topic == pattern
 
 
@@ -105,3 +109,49 @@ class Functions(Destination):
             # Whatever it raises, SystemExit included, or leaves open: the relay goes on with its other events.
             return error
         return None
+
+
+WRAPPER_BYTES = 4096  # the most that id, topic and key add: 255 and 64 characters, escaped
+
+
+class Queue(Destination):
+    """Adds a raw job per event, for the queue's @handler. Its payload has id, topic, key and payload of the event."""
+
+    in_database = True
+
+    def __init__(self, queue: str, using: str) -> None:
+        self._queue, self._using = queue, using
+
+    def send(self, events: Sequence[Event]) -> list[Outcome]:
+        """Enqueue in the caller's transaction, with id and time of the event as the dedupe key.
+
+        A queue that is full, or drains, takes as many as it has room for, and counts as down for the others.
+        """
+        payloads = [_wrapped(event) for event in events]
+        # With the time, because ids start again after TRUNCATE.
+        keys = [f"outbox-{event.id}-{event.published_at:%Y%m%d%H%M%S%f}" for event in events]
+        try:
+            enqueue_many(self._queue, payloads, dedupe_keys=keys, using=self._using)
+        except QueueFull:
+            return self._send_while_there_is_room(payloads, keys)
+        return [None] * len(events)
+
+    def _send_while_there_is_room(self, payloads: Sequence[Encoded], keys: Sequence[str]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for payload, key in zip(payloads, keys, strict=True):
+            try:
+                enqueue_many(self._queue, [payload], dedupe_keys=[key], using=self._using)
+            except QueueFull as error:
+                # Those behind it too: one of them may have the same key.
+                down = DestinationDown(str(error))
+                return outcomes + [down] * (len(keys) - len(outcomes))
+            outcomes.append(None)
+        return outcomes
+
+
+def _wrapped(event: Event) -> Encoded:
+    """The payload of the job. Its limit is larger than that of publish(), so that the wrapper fits."""
+    # The job has the trace of its enqueue.
+    wrapped = {**replace(event, trace={}).headers, "id": event.id, "payload": event.payload}
+    most = load().max_payload_bytes + WRAPPER_BYTES
+    return Encoded(encode(wrapped, max_bytes=most, max_depth=MAX_DEPTH + 1))

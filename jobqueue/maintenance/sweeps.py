@@ -1,6 +1,6 @@
-"""Repairs groups: members whose jobs ended without them, nodes that nobody has decided, ends that nobody has written.
+"""Sweeps of what a crash or plain SQL has left: ordering keys that stalled, and groups that nobody has ended.
 
-Our own verbs leave nothing of the kind, but a program that speaks plain SQL knows no groups, and may end or delete a
+Our own verbs leave no group to repair, but a program that speaks plain SQL knows no groups, and may end or delete a
 member's job.
 """
 
@@ -18,9 +18,53 @@ from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.grouping.ends import STATE_OF, end_if_last, end_members, outstanding
 from jobqueue.grouping.nodes import undecided
+from jobqueue.locks.lease import Turn
 from jobqueue.models import GroupMember, Job, JobGroup
+from jobqueue.ordering import lanes
+from jobqueue.ordering.lanes import LOWEST
+from jobqueue.ordering.promote import sweep
 from jobqueue.transitions.canceling import cancel_members
 from jobqueue.transitions.dependants import decide_dependants, decide_nodes
+
+#: the worker that holds this lease lock sweeps for all workers of the database
+LOCK_NAME = "jobqueue: ordering sweep"
+# When the process of that worker dies, another one sweeps after this time.
+LOCK_SECONDS = 5.0
+
+
+class OrderingSweep:
+    """Sweeps a thousand lanes per call, round after round; called every second.
+
+    One worker sweeps; the others try again when its lease lock has ended. The lock only saves work: two sweeps at the
+    same time do no harm.
+    """
+
+    def __init__(self) -> None:
+        self._after: int | None = None
+        self._turn = Turn(LOCK_NAME, LOCK_SECONDS)
+
+    def run_once(self, settings: Settings, *, using: str) -> Counter[str]:
+        """Sweep the next lanes: one index seek without ordering keys, two where another worker sweeps."""
+        if not retry_transient("promote", partial(lanes.active, LOWEST, using=using, limit=1), using=using):
+            self._turn.leave()
+            self._after = None
+            return Counter()
+        if not self._turn.hold(using):
+            self._after = None
+            return Counter()
+        return Counter(jobs_opened=self._sweep_next(using))
+
+    def sweep_all(self, settings: Settings, *, using: str, seconds: float = math.inf) -> Counter[str]:
+        """Sweep all lanes for about `seconds`, whether another process does or not; the next call goes on there."""
+        end, opened = time.monotonic() + seconds, self._sweep_next(using)
+        while self._after is not None and time.monotonic() < end:
+            opened += self._sweep_next(using)
+        return Counter(jobs_opened=opened)
+
+    def _sweep_next(self, using: str) -> int:
+        opened, self._after = sweep(LOWEST if self._after is None else self._after, using=using)
+        return opened
+
 
 #: groups of one pass, and members of one look; the rest follows in the next passes
 _GROUPS, _MEMBERS = 100, 1000
@@ -76,7 +120,7 @@ class GroupSweep:
 
     @property
     def more(self) -> bool:
-        """Whether the last pass has left groups or members for the next one."""
+        """True if the last pass has left groups or members for the next one."""
         return bool(self._after or self._looked)
 
     def _sweep(self, group_id: int, has_nodes: bool, using: str) -> Counter[str]:

@@ -1,20 +1,154 @@
-"""RabbitMQ over AMQP, Redis, SQS and other brokers that kombu supports."""
+"""Brokers: Redis Streams through redis-py, Kafka through confluent-kafka, RabbitMQ and others through kombu."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from jobqueue.exceptions import DestinationDown, WrongSettings
 from jobqueue.outbox.destinations.base import Destination, Outcome, library
 from jobqueue.outbox.event import Event
 from jobqueue.validation import did_you_mean
+from jobqueue.wakeup.redis_client import connect
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: the longest wait for a connection, and for the answers to one batch
+WAIT_SECONDS = 10.0
+STREAM_OPTIONS = {"URL", "STREAM", "MAXLEN"}
+#: the schemes of routes, and the scheme by which redis-py knows the server
+STREAM_SCHEMES = {"redis-stream": "redis", "rediss-stream": "rediss"}
+
+
+class RedisStream(Destination):
+    """redis-stream://host:port/db (rediss-stream: with TLS): one entry per event, by XADD.
+
+    STREAM is the stream (default: the topic), MAXLEN about how many entries it keeps (default: all). The fields of an
+    entry are the headers and "payload", as JSON.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._library = library("redis", options, STREAM_OPTIONS, "pip install redis")
+        scheme, _, rest = url.partition("://")
+        self._url, self._options = f"{STREAM_SCHEMES[scheme]}://{rest}", options
+        self._client: Redis | None = None
+
+    def send(self, events: Sequence[Event]) -> list[Outcome]:
+        """Send all events in one round trip. Redis refuses streams, not events, so no event is charged."""
+        if self._client is None:
+            self._client = connect(self._url, WAIT_SECONDS, "JOBQUEUE['OUTBOX']['ROUTES']")
+        maxlen = self._options.get("MAXLEN")
+        pipeline = self._client.pipeline(transaction=False)
+        for event in events:
+            fields: dict[Any, Any] = dict(event.headers)
+            fields["payload"] = json.dumps(event.payload, ensure_ascii=False, separators=(",", ":"))
+            stream = str(self._options.get("STREAM", event.topic))
+            pipeline.xadd(stream, fields, maxlen=maxlen, approximate=True)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except (self._library.RedisError, OSError) as error:
+            # Some may have arrived: all are sent again, with the same ids.
+            self.close()
+            answers = [error] * len(events)
+        return [
+            DestinationDown(f"Redis: {type(answer).__name__}: {answer}") if isinstance(answer, Exception) else None
+            for answer in answers
+        ]
+
+    def ping(self, seconds: float) -> None:
+        """Ping the server by a connection of its own."""
+        client = connect(self._url, seconds, "JOBQUEUE['OUTBOX']['ROUTES']")
+        try:
+            client.ping()
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+#: a message that is not confirmed within this time counts as not arrived
+KAFKA_OPTIONS = {"URL", "TOPIC", "CONFIG"}
+
+
+class KafkaBroker(Destination):
+    """kafka://host:port,host:port: one message per event, keyed by its key, confirmed by all in-sync replicas.
+
+    TOPIC is the topic (default: the event's), CONFIG is given to confluent_kafka.Producer. The id is in the headers.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._library = library("confluent_kafka", options, KAFKA_OPTIONS, "pip install confluent-kafka")
+        self._servers, self._options = urlsplit(url).netloc, options
+        self._producer: Any = None
+
+    def send(self, events: Sequence[Event]) -> list[Outcome]:
+        """Send all events at once and wait for every confirmation."""
+        producer = self._connected()
+        outcomes: dict[int, Any] = {}
+        for event in events:
+            try:
+                producer.produce(
+                    str(self._options.get("TOPIC", event.topic)),
+                    json.dumps(event.payload, ensure_ascii=False, separators=(",", ":")).encode(),
+                    key=event.key_bytes,
+                    headers={name: text.encode() for name, text in event.headers.items()},
+                    on_delivery=lambda error, _, event_id=event.id: outcomes.__setitem__(event_id, error),
+                )
+            except (BufferError, self._library.KafkaException) as error:
+                outcomes[event.id] = error.args[0] if error.args else error
+        producer.flush(WAIT_SECONDS + 1)
+        timed_out = self._library.KafkaError(self._library.KafkaError._MSG_TIMED_OUT)
+        answers = [outcomes.get(event.id, timed_out) for event in events]
+        if any(answers):
+            # The producer must not send a failed event later, after others of its key.
+            self.close()
+        return [self._outcome(answer) for answer in answers]
+
+    def ping(self, seconds: float) -> None:
+        """Ping the broker by asking for the list of topics."""
+        self._connected().list_topics(timeout=seconds)
+
+    def close(self) -> None:
+        """Close the producer and drop what was not confirmed."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(1)
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            config = {
+                "bootstrap.servers": self._servers,
+                "enable.idempotence": True,
+                "acks": "all",
+                "message.timeout.ms": int(WAIT_SECONDS * 1000),
+                "linger.ms": 2,
+            }
+            self._producer = self._library.Producer({**config, **self._options.get("CONFIG", {})})
+        return self._producer
+
+    def _outcome(self, error: Any) -> Outcome:
+        if error is None:
+            return None
+        if isinstance(error, self._library.KafkaError):
+            codes = self._library.KafkaError
+            bad = (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_MSG, codes.TOPIC_EXCEPTION, codes._UNKNOWN_TOPIC)
+            if error.code() not in bad:
+                return DestinationDown(f"Kafka: {error.str()}")
+            return self._library.KafkaException(error)  # type: ignore[no-any-return]
+        return DestinationDown(f"Kafka: {error}")
+
 
 #: the longest wait for a connection, and for one confirmation
-WAIT_SECONDS = 10.0
 _NOT_FOUND = 404
-OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
+KOMBU_OPTIONS = {"URL", "EXCHANGE", "ROUTING_KEY", "QUEUE", "TRANSPORT_OPTIONS"}
 #: the first part of a URL that kombu knows without an extra package of its own; an installed kombu may know more
 SCHEMES = {"amqp", "amqps", "pyamqp", "redis", "rediss", "sentinel", "sqs", "memory", "filesystem"}
 #: what a scheme needs besides kombu itself
@@ -35,7 +169,7 @@ class KombuBroker(Destination):
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         _check_scheme(url)
         package = _PACKAGES.get(url.partition("://")[0], "kombu")
-        self._kombu = library("kombu", options, OPTIONS, f"pip install {package}")
+        self._kombu = library("kombu", options, KOMBU_OPTIONS, f"pip install {package}")
         self._url, self._options = url, options
         self._connection: Any = None
         self._producer: Any = None
@@ -126,7 +260,7 @@ class KombuBroker(Destination):
         self._declared.add(queue)
 
     def _is_there(self, queue: str) -> bool:
-        """Whether the queue exists: AMQP brokers refuse to declare it again with other arguments."""
+        """Return whether the queue exists: AMQP brokers refuse to declare it again with other arguments."""
         if self._connection.transport.driver_type != "amqp":
             return False
         try:

@@ -1,0 +1,333 @@
+"""The cause classes, and the class of an error that carries a number or a status.
+
+Of databases by the number of the server or the class of PEP 249, of HTTP and other services by the status or code of
+the answer, of the operating system by the errno.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class FailureCause(StrEnum):
+    """Why an attempt failed; stored as text in Job.cause and JobAttempt.cause."""
+
+    FORMAT = "format"
+    DEPENDENCY = "dependency"
+    DATA = "data"
+    RESOURCE = "resource"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+
+
+#: the cause of an exception by what it carries, as a status or an errno; None: the next class of its MRO decides
+Decide: TypeAlias = Callable[[BaseException], FailureCause | None]
+Rule: TypeAlias = FailureCause | Decide
+
+
+_RESOURCE_ERRNO = (
+    # disk, files, memory, processes of this host
+    "ENOSPC EDQUOT EFBIG EROFS EIO ESTALE EMFILE ENFILE ENOMEM ENOBUFS EAGAIN EBUSY ETXTBSY ENOLCK EDEADLK EINTR "
+    # what this host does not allow the worker: another host may
+    "EACCES EPERM "
+    # no port is free here
+    "EADDRINUSE EADDRNOTAVAIL"
+)
+_DEPENDENCY_ERRNO = (
+    "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ESHUTDOWN ENOTCONN ETIMEDOUT EHOSTUNREACH EHOSTDOWN "
+    "ENETUNREACH ENETDOWN ENETRESET ENONET EREMOTEIO ECOMM EPROTO ENOLINK"
+)
+# The path or the value is wrong, on any host.
+_DATA_ERRNO = "ENOENT EEXIST EISDIR ENOTDIR ENOTEMPTY ENAMETOOLONG ELOOP EXDEV EINVAL EILSEQ EBADF ESPIPE E2BIG ENOEXEC"
+
+_BY_ERRNO = {
+    number: cause
+    for names, cause in (
+        (_DATA_ERRNO, FailureCause.DATA),
+        (_DEPENDENCY_ERRNO, FailureCause.DEPENDENCY),
+        (_RESOURCE_ERRNO, FailureCause.RESOURCE),
+    )
+    for name in names.split()
+    # Not every system has all of them.
+    if (number := getattr(errno, name, None)) is not None
+}
+
+
+def by_errno(error: BaseException) -> FailureCause | None:
+    """The cause of an OSError; None without an errno that says one."""
+    number = getattr(error, "errno", None)
+    return _BY_ERRNO.get(number) if isinstance(number, int) else None
+
+
+def by_exit_status(error: BaseException) -> FailureCause | None:
+    """RESOURCE for a subprocess that a signal has killed, as for want of memory. What a status means is its own."""
+    status = getattr(error, "returncode", None)
+    return FailureCause.RESOURCE if isinstance(status, int) and status < 0 else None
+
+
+DATA, DEPENDENCY, RESOURCE = FailureCause.DATA, FailureCause.DEPENDENCY, FailureCause.RESOURCE
+
+#: 4xx that say something about the service or our access to it, and nothing about the request
+_NOT_THE_REQUEST = {401, 403, 408, 423, 425, 429}
+#: botocore's codes that come with status 400, the first of them anywhere in a code
+_AWS_THROTTLED = "Throttl"
+_AWS_BUSY = (
+    "TooManyRequests", "RequestLimitExceeded", "SlowDown", "ProvisionedThroughputExceeded", "LimitExceeded",
+    "BandwidthLimitExceeded", "TransactionInProgress", "TransactionConflict", "PriorRequestNotComplete",
+    "InternalFailure", "InternalServerError", "InternalServiceError", "InternalError", "ServiceUnavailable",
+)  # fmt: skip
+_AWS_ACCESS = ("ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId", "AccessDenied", "RequestTimeout")
+_GRPC_DATA = {
+    "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "DATA_LOSS",
+}  # fmt: skip
+#: it refuses the message or an address; 530 and 535: it refuses us
+_SMTP_DATA = {501, 523, 541, 550, 551, 552, 553, 554, 555, 556, 571}
+#: a value, a key that is there already, a document that is not valid or too large, a name that is or is not there
+_MONGO_DATA = {
+    2,
+    9,
+    14,
+    20,
+    26,
+    28,
+    40,
+    48,
+    52,
+    54,
+    55,
+    56,
+    57,
+    59,
+    66,
+    72,
+    85,
+    86,
+    121,
+    10334,
+    11000,
+    11001,
+    12582,
+    17419,
+}
+#: it refuses us, or is busy or broken
+_SLACK_SERVICE = {
+    "accesslimited", "account_inactive", "fatal_error", "internal_error", "invalid_auth", "missing_scope", "not_authed",
+    "org_login_required", "ratelimited", "rate_limited", "request_timeout", "service_unavailable", "team_added_to_org",
+    "token_expired", "token_revoked",
+}  # fmt: skip
+#: NOT_FOUND, PRECONDITION_FAILED, CONTENT_TOO_LARGE and what a client sent wrongly; RESOURCE_LOCKED, RESOURCE_ERROR
+_AMQP = {404: DATA, 406: DATA, 311: DATA, 402: DATA, 501: DATA, 502: DATA, 503: DATA, 405: RESOURCE, 506: RESOURCE}
+#: it cannot write to its disk, has too few replicas, runs a script for too long, or refuses us; others have classes
+_REDIS_SERVER = ("MISCONF ", "NOREPLICAS ", "BUSY ", "UNKILLABLE ", "NOGOODSLAVE ", "INPROG ")
+#: the message is invalid or too large; its topic or partition is unknown
+_KAFKA_DATA = {1, 2, 3, 10, 18, 87, -190, -188, -187}
+
+
+def by_status(status: object) -> FailureCause | None:
+    """The cause that an HTTP status says; None for what is no status of an error."""
+    if not isinstance(status, int) or not 400 <= status < 600:
+        return None
+    return DEPENDENCY if status >= 500 or status in _NOT_THE_REQUEST else DATA
+
+
+def by_http(error: BaseException) -> FailureCause | None:
+    """The cause of an exception that carries a status, or a response with one."""
+    response = getattr(error, "response", None)
+    for place in (response, error, getattr(error, "meta", None)):
+        for name in ("status_code", "status", "http_status", "code", "errcode"):
+            if (cause := by_status(getattr(place, name, None))) is not None:
+                return cause
+    return None
+
+
+def by_aws(error: BaseException) -> FailureCause | None:
+    """The cause of a botocore ClientError."""
+    answer = getattr(error, "response", {})
+    code = str(answer.get("Error", {}).get("Code", ""))
+    if _AWS_THROTTLED in code or code.startswith((*_AWS_BUSY, *_AWS_ACCESS)):
+        return DEPENDENCY
+    # S3 answers a HEAD without a body, so that the status is all there is.
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or (int(code) if code.isdigit() else None)
+    return by_status(status)
+
+
+def by_grpc(error: BaseException) -> FailureCause | None:
+    """The cause of a grpc.RpcError."""
+    name = error.code().name  # type: ignore[attr-defined]
+    if name == "RESOURCE_EXHAUSTED" or name not in _GRPC_DATA:
+        return DEPENDENCY
+    return DATA
+
+
+def by_smtp(error: BaseException) -> FailureCause | None:
+    """The cause of an smtplib exception: DATA if the server refuses this message or its recipients for good."""
+    refused = getattr(error, "recipients", None)
+    codes = [code for code, _ in refused.values()] if isinstance(refused, dict) else [getattr(error, "smtp_code", 0)]
+    if type(error).__name__ == "SMTPNotSupportedError":
+        # An address that is not ASCII; the other ones are about its login and its encryption.
+        return DATA if "SMTPUTF8" in str(error) else DEPENDENCY
+    return DATA if codes and all(code in _SMTP_DATA for code in codes) else DEPENDENCY
+
+
+def by_mongo(error: BaseException) -> FailureCause | None:
+    """The cause of an OperationFailure of pymongo: by its code, or by those of all writes of a bulk."""
+    details = getattr(error, "details", None)
+    writes = details.get("writeErrors") if isinstance(details, dict) else None
+    codes = [write.get("code") for write in writes] if writes else [getattr(error, "code", None)]
+    return DATA if all(code in _MONGO_DATA for code in codes) else DEPENDENCY
+
+
+def by_slack(error: BaseException) -> FailureCause | None:
+    """The cause of a SlackApiError: most refusals have status 200 and a word for the reason."""
+    response = getattr(error, "response", None)
+    reason = str(response.get("error", "")) if response is not None else ""
+    return DEPENDENCY if reason in _SLACK_SERVICE else by_http(error) or DATA
+
+
+def by_soap(error: BaseException) -> FailureCause | None:
+    """The cause of a Fault of zeep: the code says whether the sender or the receiver is to blame."""
+    code = str(getattr(error, "code", "") or "").rpartition(":")[2]
+    return DEPENDENCY if code.startswith(("Server", "Receiver")) else DATA
+
+
+def by_amqp(error: BaseException) -> FailureCause | None:
+    """The cause of an exception of py-amqp, by the code of its reply."""
+    return _AMQP.get(getattr(error, "code", None) or 0, DEPENDENCY)
+
+
+def by_redis(error: BaseException) -> FailureCause | None:
+    """The cause of a redis ResponseError: DATA, unless its first word is about the server and not the command."""
+    return DEPENDENCY if str(error).startswith(_REDIS_SERVER) else DATA
+
+
+def by_kafka(error: BaseException) -> FailureCause | None:
+    """The cause of a confluent_kafka.KafkaException."""
+    return DATA if error.args[0].code() in _KAFKA_DATA else DEPENDENCY
+
+
+_MYSQL_RESOURCE = {
+    # locks: wait timeout, deadlock, table of locks full, row or table changed, user lock, NOWAIT, certification
+    1205, 1213, 1206, 1020, 1412, 3058, 3572, 3101,
+    # connections and threads: too many, of this user, cannot create a thread, too many prepared statements
+    1040, 1203, 1226, 1135, 1461,
+    # memory, disk, open files: of the server
+    1021, 1026, 1030, 1037, 1038, 1041, 1114, 1016, 1023, 1028, 5, 28,
+    # a limit on the time of a statement, and KILL QUERY
+    3024, 1969, 1317, 1907, 2008,
+    # a file cannot be locked; too many transactions at once
+    1015, 1637,
+}  # fmt: skip
+_MYSQL_DEPENDENCY = {
+    # access refused to the host, the user, a database, a table
+    1044, 1045, 1129, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151,
+    # shutting down, read-only (a replica after a failover), not part of its cluster, offline
+    1053, 1077, 1079, 1290, 1792, 1836, 1036, 1047, 1049, 3032, 3100,
+    # a table is damaged
+    1194, 1195,
+    # the connection broke, or was killed
+    1042, 1043, 1080, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1927, 3168, 3169, 3170, 4031,
+}  # fmt: skip
+# Numbers from 2000 to 2999 are the client's: it could not reach the server. Except for what it was given.
+_MYSQL_CLIENT_DATA = {2014, 2020, 2029, 2030, 2031, 2032, 2033, 2034, 2036}
+
+#: SQLSTATE, or its beginning; the longest that fits decides. Unlisted: the server refused the statement or its values
+_SQLSTATES = {
+    "08": DEPENDENCY, "28": DEPENDENCY, "57P": DEPENDENCY, "58": DEPENDENCY, "XX": DEPENDENCY, "F0": DEPENDENCY,
+    "25006": DEPENDENCY, "40003": DEPENDENCY, "42501": DEPENDENCY, "72": DEPENDENCY, "3D": DEPENDENCY,
+    "40": RESOURCE, "40002": DATA, "53": RESOURCE, "55": RESOURCE, "57": RESOURCE, "54001": RESOURCE,
+    "25P03": RESOURCE, "25P04": RESOURCE,
+    "HYT": RESOURCE, "HY000": None, "HY": None,
+}  # fmt: skip
+
+#: primary result codes; IOERR, CANTOPEN, READONLY and PERM are about the disk of this host
+_SQLITE_RESOURCE = {3, 5, 6, 7, 8, 9, 10, 13, 14, 15}
+_SQLITE_OTHER = {1: DATA, 11: DATA, 17: DATA, 18: DATA, 19: DATA, 20: DATA, 21: DATA, 23: DATA, 25: DATA, 26: DATA}
+#: a connection that was refused carries no SQLSTATE in some drivers
+_FULL = ("too many clients", "too many connections", "remaining connection slots", "database is locked")
+
+#: of psycopg_pool, which Django uses: no connection of the pool was free in time
+_POOL = {"PoolTimeout", "TooManyRequests"}
+
+_BY_CLASS = {
+    "IntegrityError": DATA,
+    "DataError": DATA,
+    "ProgrammingError": DATA,
+    "NotSupportedError": DATA,
+    "OperationalError": DEPENDENCY,
+    "InterfaceError": DEPENDENCY,
+    "InternalError": DEPENDENCY,
+    "DatabaseError": DEPENDENCY,
+    "Error": DEPENDENCY,
+}
+
+
+def by_database(error: BaseException) -> FailureCause | None:
+    """The cause of an error of a driver, or of Django's or SQLAlchemy's error that wraps one."""
+    chain = _wrapped(error)
+    if any(type(found).__name__ in _POOL for found in chain):
+        return RESOURCE
+    for found in chain:
+        if (cause := _by_number(found)) is not None:
+            return cause
+    if any(words in str(error) for words in _FULL):
+        return RESOURCE
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_CLASS:
+            return _BY_CLASS[kind.__name__]
+    return DEPENDENCY
+
+
+def code_of(error: BaseException) -> str:
+    """The number or SQLSTATE that a driver has given such an error; "" if there is none."""
+    for found in _wrapped(error):
+        numbers = (getattr(found, "errno", None), *found.args[:1], getattr(found, "sqlite_errorcode", None))
+        states = (getattr(found, "sqlstate", None), getattr(found, "pgcode", None))
+        codes = [str(number) for number in numbers if isinstance(number, int) and not isinstance(number, bool)]
+        codes += [state for state in states if isinstance(state, str) and state]
+        if codes:
+            return codes[0]
+    return ""
+
+
+def _wrapped(error: BaseException) -> list[BaseException]:
+    """An error of a driver, or one that wraps it, and what it wraps."""
+    others = (error.__cause__, getattr(error, "orig", None))
+    return [error, *(other for other in others if isinstance(other, BaseException))]
+
+
+def _by_number(error: BaseException) -> FailureCause | None:
+    sqlite = getattr(error, "sqlite_errorcode", None)
+    if isinstance(sqlite, int):
+        return RESOURCE if sqlite & 0xFF in _SQLITE_RESOURCE else _SQLITE_OTHER.get(sqlite & 0xFF)
+    for name in ("sqlstate", "pgcode"):
+        state = getattr(error, name, None)
+        # MySQL's own driver has both; its number says more.
+        if isinstance(state, str) and not isinstance(getattr(error, "errno", None), int):
+            return _by_sqlstate(state)
+    number = getattr(error, "errno", None)
+    if not isinstance(number, int):
+        number = error.args[0] if error.args else None
+    return _by_mysql(number) if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _by_sqlstate(state: str) -> FailureCause | None:
+    for length in range(len(state), 1, -1):
+        if state[:length] in _SQLSTATES:
+            return _SQLSTATES[state[:length]]
+    return DATA
+
+
+def _by_mysql(number: int) -> FailureCause | None:
+    if number in _MYSQL_RESOURCE:
+        return RESOURCE
+    if number in _MYSQL_DEPENDENCY:
+        return DEPENDENCY
+    if 2000 <= number < 3000:
+        return DATA if number in _MYSQL_CLIENT_DATA else DEPENDENCY
+    return DATA if 1000 <= number < 6000 else None
