@@ -136,14 +136,10 @@ class Stopwatch:
             facts |= self._commit._asdict()
         text = text % facts
         if self._not_looked_at:
-            text, step = _in_short(text, step)
+            more = gettext("Other causes were not looked at, so that this answer comes within a second.")
+            how = gettext("To look at all causes, however long that takes: jobs explain with --all-causes.")
+            text, step = f"{text} {more}", f"{step} {how}"
         return [Explanation("database_slow", text, evidence, step)]
-
-
-def _in_short(text: str, step: str) -> tuple[str, str]:
-    more = gettext("Other causes were not looked at, so that this answer comes within a second.")
-    how = gettext("To look at all causes, however long that takes: jobs explain with --all-causes.")
-    return f"{text} {more}", f"{step} {how}"
 
 
 def _far() -> tuple[str, str]:

@@ -227,7 +227,8 @@ def waits_for_worker(
     found = [Finding(one, Rank.BLOCKS if full or is_of_jobs(one) else Rank.HOLDS_UP) for one in locks.waits]
     found += [Finding(one, Rank.BLOCKS) for one in idle]
     if found:
-        busy = _beside_locks(busy)
+        step = gettext("End the wait of row_lock first: more workers would wait, too, or pass over the same rows.")
+        busy = replace(busy, next_step=step)
     told = [worker.name for worker in serving if worker.told]
     waits = waits_of_workers(told, using) if told else []
     # With free threads, only what keeps the workers themselves from claiming is in the way of these jobs.
@@ -269,12 +270,6 @@ def _busy(serving: Sequence[RunningWorker], queues: Collection[str], using: str,
             "run: %(tasks)s."
         )
     return Explanation("workers_busy", text % facts, evidence, step)
-
-
-def _beside_locks(busy: Explanation) -> Explanation:
-    """Replace the advice of workers_busy beside a row_lock: more workers would not help."""
-    step = gettext("End the wait of row_lock first: more workers would wait, too, or pass over the same rows.")
-    return replace(busy, next_step=step)
 
 
 def leases_of(workers: Sequence[str], using: str) -> Counter[str]:

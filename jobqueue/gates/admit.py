@@ -124,31 +124,27 @@ def admit(
     # Of all rows, once: also of those that come in only if others have no slot.
     places = {one.slots.subject.number: one.slots.place for one in found if one.slots is not None}
     free, buckets = lock_slots(places, using), _buckets(found, using)
+    # A bucket that another transaction keeps locked has no tokens.
+    left = {number: bucket.left for number, bucket in buckets.items()}
     chosen: list[_Limited] = []
     slots: list[Slot] = []
     paced = 0
     for one in found:
         if one.slots is not None and free[one.slots.subject.number].is_full(one.slots.most):
             _block(one.row, one.slots.subject, answer, most=one.slots.most)
-        elif one.rate is not None and not _tokens_left(one.rate, buckets):
+        elif one.rate is not None and not left.get(one.rate.subject.number):
             _block(one.row, one.rate.subject, answer)
             _spare(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
             chosen.append(one)
             if one.rate is not None:
                 paced += 1
-                buckets[one.rate.subject.number].left -= 1
+                left[one.rate.subject.number] -= 1
             if one.slots is not None:
                 number = free[one.slots.subject.number].take()
                 slots.append(Slot(one.slots.subject.number, number, one.row.pk, one.row.fence + 1))
     _start(chosen, take_slots(slots, free, using), buckets, answer, using)
     return answer
-
-
-def _tokens_left(rate: Rate, buckets: Mapping[int, Bucket]) -> int:
-    """0 also while another transaction keeps the bucket locked."""
-    bucket = buckets.get(rate.subject.number)
-    return bucket.left if bucket is not None else 0
 
 
 def _buckets(found: Iterable[_Limited], using: str) -> dict[int, Bucket]:

@@ -231,7 +231,11 @@ def open_free(subjects: Iterable[int], *, using: str) -> int:
         return 0
     gates: Sequence[tuple[int, int, str, str | None, str | None]]
     gates = retry_transient("promote", partial(_limited(using).rows, subjects=wanted), using=using)
-    tasks = {subject: _task_of(reason, queue, task) for subject, _, reason, queue, task in gates}
+    # None: those of a key.
+    tasks = {
+        subject: Place(queue or "", task) if reason.startswith(f"{SLOT} ") and task is not None else None
+        for subject, _, reason, queue, task in gates
+    }
     used = retry_transient("promote", partial(in_use, tasks, using), using=using)
     # Where nobody claims, as in a paused queue, no more are opened than may start.
     ready = unclaimed.open_still(tasks, using)
@@ -245,11 +249,6 @@ def open_free(subjects: Iterable[int], *, using: str) -> int:
         others = retry_transient("promote", partial(keyed_without_slot, keyed, using), using=using)
         free = {subject: count - others[subject] for subject, count in free.items()}
     return open_first({subject: count for subject, count in free.items() if count > 0}, using=using)
-
-
-def _task_of(wait_reason: str, queue: str | None, task: str | None) -> Place | None:
-    """Queue and task whose slots are behind a gate; None if they are those of a key."""
-    return Place(queue or "", task) if wait_reason.startswith(f"{SLOT} ") and task is not None else None
 
 
 def open_first(counts: Mapping[int, int], *, using: str) -> int:

@@ -165,7 +165,7 @@ EXPLAIN = [
         "more workers are advised where all wait for a lock",
         "explain/workers.py",
         "waits_for_worker",
-        "busy = _beside_locks(busy)",
+        "busy = replace(busy, next_step=step)",
         "pass",
         "tests/explain/test_lock_waits.py",
         database="mysql",
