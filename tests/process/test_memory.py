@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from jobqueue import enqueue_many
-from jobqueue.models import Job
+from jobqueue.models import Job, Worker
 from tests.marks import committed, finding
 from tests.patience import wait_until
-from tests.process.harness import LONG
+from tests.process.harness import LONG, SHORT
 
 pytestmark = committed
 MB = 2**20
@@ -44,3 +44,10 @@ def test_children_that_are_larger_than_allowed_from_the_start_run_their_jobs_all
     worker(*LONG, "--concurrency", 1, "--max-rss", "1M")
     wait_until(all_done, what="the end of all jobs")
     assert len(evidence.read("effect")) == 20
+
+
+def test_the_row_of_a_worker_has_its_memory(worker):
+    worker(*SHORT, "--concurrency", 1)
+    wait_until(lambda: Worker.objects.filter(rss_bytes__isnull=False).exists(), what="a heartbeat with the memory")
+    found = Worker.objects.get()
+    assert 5 * MB < found.rss_bytes <= peak_bytes(found.pid)
