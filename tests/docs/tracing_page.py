@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from jobqueue.otel import JobQueueInstrumentor
 from jobqueue.outbox import publish, subscriber
-from jobqueue.outbox.destinations import subscribers
+from jobqueue.outbox.destinations import local
 from jobqueue.signals import worker_started
 from tests.docs.markdown import ROOT
 from tests.outbox.helpers import drain
@@ -35,12 +35,12 @@ class Traced:
 
     def send_an_event(self) -> None:
         """Publish an event and deliver it to a subscriber."""
-        others, subscribers._subscribers = subscribers._subscribers, {}
+        others, local._subscribers = local._subscribers, {}
         subscriber("order.paid")(print)
         with transaction.atomic():
             publish("order.paid", 42)
         drain()
-        subscribers._subscribers = others
+        local._subscribers = others
 
     def check(self) -> None:
         """The page lists the spans and attributes of one job and one event."""

@@ -126,4 +126,4 @@ def test_old_rows_are_deleted(now, settings):
     assert sums()[0] == 2
     settings.JOBQUEUE = {"STAT_RETENTION_SECONDS": None}
     add(SPAN.DAY, now - timedelta(days=4000), done=1)
-    assert cleaner.JOB_STATS.run_once(load(), using="default").total() == 0
+    assert cleaner.CLEANERS["statistics"].run_once(load(), using="default").total() == 0

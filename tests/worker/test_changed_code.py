@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.tasks import registry
-from jobqueue.worker.child import recycling
-from jobqueue.worker.child.recycling import ChangedCode
+from jobqueue.worker.child import loop
+from jobqueue.worker.child.loop import ChangedCode
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -23,7 +23,7 @@ def app(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     config = SimpleNamespace(name="fresh", path=str(folder))
     monkeypatch.setattr(registry.apps, "get_app_configs", lambda: [config])
-    monkeypatch.setattr(recycling, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CODE_SECONDS", 0.0)
     invalidate_caches()
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == "fresh"]:

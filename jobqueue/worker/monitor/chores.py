@@ -145,8 +145,7 @@ class Chores:
         """Those that delete what has ended or is old, and add statistics up."""
         yield Chore("lock sweeper", 60.0, cleaner.sweep_locks, counts=("locks_freed", "mutexes_deleted"))
         for name, one in cleaner.CLEANERS.items():
-            chore = f"cleaner of {one.model._meta.db_table}"
-            yield Chore(chore, 60.0, one.run_once, counts=(f"{name}_deleted",))
+            yield Chore(f"cleaner of {name}", 60.0, one.run_once, counts=(f"{name}_deleted",))
         rollup = stat_rollup.StatRollup()
         yield Chore(
             "roll-up of job_stat",

@@ -1,18 +1,19 @@
 """The process that renews leases. It runs no job code, so no job can keep it from doing so.
 
 It renews the leases of every child that is alive and not stopped by a signal, and flags jobs whose lease was lost or
-that were canceled. Another thread settles the jobs of dead children, a third one does the housekeeping. Each
-has its own connection, so renewals do not wait for them.
+that were canceled. Another thread settles the jobs of dead children, a third one does the housekeeping, and a
+fourth one fires schedules. Each has its own connection, so renewals do not wait for them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from django.db import Error, connections
@@ -25,6 +26,8 @@ from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
 from jobqueue.log_format import count_of
+from jobqueue.maintenance import worker_rows
+from jobqueue.schedules import firing, versions
 from jobqueue.signals import Dispatch
 from jobqueue.stats import recorder as job_stats
 from jobqueue.transitions.renewing import renew_in_hand
@@ -34,7 +37,6 @@ from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
-from jobqueue.worker.monitor.scheduler import Scheduler
 from jobqueue.worker.monitor.stall_watch import StallWatch
 from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
@@ -54,6 +56,7 @@ HOUSE_SILENT_SECONDS = 600.0  # housekeeping may wait for locks: six times 50 s 
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
 ROUND_SECONDS = 1.0  # how long the other threads may take to end
 LAST_SECONDS = 3.0  # how long receivers of signals may take at the end; the supervisor waits 5 s
+DUE_SECONDS = 0.8  # between two looks for ticks that are due: with its transaction, a tick fires within two seconds
 
 
 class Monitor:
@@ -231,6 +234,64 @@ class Monitor:
     def _given_up(self) -> bool:
         limit, since = self.options.db_retry_seconds, self.header.database_down_since
         return limit is not None and bool(since) and time.monotonic() - since > limit
+
+
+class Scheduler:
+    """Every worker fires all schedules, whatever its queues: the first one that locks a due schedule fires it.
+
+    A thread of its own, which also looks for stalls: unlike housekeeping, it waits for no lock that keeps jobs from
+    being claimed. With --no-scheduler it only announces. `living` returns index and name of each living child;
+    `register` lets children announce their schedules again.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        living: Callable[[], list[tuple[int, str]]],
+        doubt: Callable[[], None],
+        dispatch: Dispatch | None,
+        stalls: StallWatch,
+        register: Callable[[Iterable[int]], None],
+    ) -> None:
+        self._register = register
+        self._living, self._using, self._fires = living, options.database, options.scheduler
+        self._stalls, self._begun = stalls, time.monotonic()
+        self._looks, self._failing = firing.Looks(), set[str]()
+        self._next_stalls = self._begun + stalls.interval_seconds
+        self._next_announcement = self._next_look = 0.0
+        self.thread = DutyThread("schedules", self.round, options.database, doubt, dispatch)
+
+    def round(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_announcement:
+            self._next_announcement = now + random.uniform(0.8, 1.0) * versions.ANNOUNCE_SECONDS
+            self.thread.do(self.announce)
+        if self._fires and now >= self._next_look:
+            self._next_look = now + random.uniform(0.8, 1.0) * DUE_SECONDS
+            self.thread.do(self.fire)
+        if now >= self._next_stalls:
+            self._next_stalls = now + random.uniform(0.8, 1.0) * self._stalls.interval_seconds
+            self.thread.do(self._stalls.look)
+
+    def announce(self) -> None:
+        """Note which versions of schedules the children have, and put those in force that have to be."""
+        if living := self._living():
+            announced = worker_rows.schedules_of([name for _, name in living], using=self._using)
+            if not versions.keep_announced(sorted(announced), self._using):
+                self._register(index for index, _ in living)
+        versions.settle(self._using, self._failing)
+        # After a time without any worker, the workers of all versions first have the time to announce theirs.
+        if self._fires and time.monotonic() - self._begun > versions.RETIRE_SECONDS:
+            versions.retire(self._using)
+
+    def fire(self) -> None:
+        """Add the jobs of the ticks that are due."""
+        done = firing.fire_due(self._using, self._looks)
+        if done.jobs:
+            logger.debug("schedules: added %s", count_of(done.jobs, "job"))
+        if done.more:
+            self._next_look = 0.0
+            self.thread.next_soon(0.01)
 
 
 def run_monitor(options: Options, scoreboard: Scoreboard) -> int:

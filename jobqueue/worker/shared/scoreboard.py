@@ -281,9 +281,9 @@ class Scoreboard:
             "retries": RetryMemory * processes,
             "stacks": StackRequest * processes,
         }
-        board: Any = type("Board", (ctypes.Structure,), {"_fields_": list(parts.items())})
+        whole: Any = type("Whole", (ctypes.Structure,), {"_fields_": list(parts.items())})
         # Memory that is not written costs nothing.
-        memory = board.from_buffer(mmap.mmap(-1, ctypes.sizeof(board)))
+        memory = whole.from_buffer(mmap.mmap(-1, ctypes.sizeof(whole)))
         self.header: Header = memory.header
         self.header.monitor_ticked_at = self.header.renewed_at = time.monotonic()
         self.slots: list[ProcessSlot] = list(memory.slots)
