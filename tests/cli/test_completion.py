@@ -70,7 +70,7 @@ def test_options_are_those_of_the_subcommand(completed):
 
 
 def test_values_are_offered_where_they_are_known_and_nothing_where_they_are_not(completed):
-    states = ["ready", "scheduled", "held", "running", "expired", "failed", "canceled", "done", "processing"]
+    states = ["ready", "scheduled", "retrying", "held", "running", "expired", "failed", "canceled", "done", "processing"]
     assert completed("manage.py", "jobs", "list", "--state", "") == states
     assert completed("manage.py", "jobs", "list", "--state", "fa") == ["failed"]
     # bash takes "--state=fa" for three words.
