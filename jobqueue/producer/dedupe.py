@@ -123,10 +123,9 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
             return earlier
         with bounded_wait(until, using) if attempt else nullcontext():
             found = holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
-        if found is not None:
-            if job.replaces and not replace_waiting(found, job, using, until):
-                continue  # it was claimed meanwhile: it may hold its key no longer
+        if found is not None and (not job.replaces or replace_waiting(found, job, using, until)):
             return found
+        # One that was claimed meanwhile holds its key no longer, even if an old snapshot shows it as it was.
         try:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
             with bounded_wait(until, using):
@@ -135,11 +134,9 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
         except IntegrityError:
             continue
         return job_id
-    if found is not None:
-        return found
     raise DedupeConflict(
-        f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job this transaction's snapshot cannot "
-        "see. Nothing was written; retry the transaction, or use READ COMMITTED."
+        f"dedupe key {job.dedupe_key!r} on queue {job.queue!r} is held by a job that this transaction's snapshot does "
+        "not show as it is. Nothing was written; retry the transaction, or use READ COMMITTED."
     )
 
 

@@ -70,7 +70,8 @@ def test_options_are_those_of_the_subcommand(completed):
 
 
 def test_values_are_offered_where_they_are_known_and_nothing_where_they_are_not(completed):
-    states = ["ready", "scheduled", "retrying", "held", "running", "expired", "failed", "canceled", "done", "processing"]
+    waiting, ended = ["ready", "scheduled", "retrying", "held"], ["failed", "canceled", "done"]
+    states = [*waiting, "running", "expired", *ended, "processing"]
     assert completed("manage.py", "jobs", "list", "--state", "") == states
     assert completed("manage.py", "jobs", "list", "--state", "fa") == ["failed"]
     # bash takes "--state=fa" for three words.

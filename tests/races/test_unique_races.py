@@ -7,8 +7,9 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, set_columns
+from tests.locks.helpers import MYSQL, repeatable_read
 from tests.marks import committed
-from tests.races.actors import all_at_once
+from tests.races.actors import Actor, all_at_once
 
 pytestmark = committed
 THREADS = 50
@@ -84,3 +85,18 @@ def test_racing_bulks_of_the_same_calls_add_each_job_once():
     found = all_at_once([lambda: tuple(r.id for r in waiting.enqueue_many(calls))] * 10)
     assert len({*found}) == 1
     assert Job.objects.count() == 20
+
+
+@pytest.mark.skipif(not MYSQL, reason="the others refuse a write that an old snapshot leads to")
+def test_a_job_that_was_claimed_after_the_snapshot_is_followed_by_a_new_one_with_the_new_arguments():
+    first = int(TASKS["replace"].enqueue(0).id)
+
+    def look_first():
+        with repeatable_read():
+            assert Job.objects.get().status == Job.Status.READY
+            Actor(claim_one).result()
+            return int(TASKS["replace"].enqueue(1).id)
+
+    second = Actor(look_first).result()
+    assert second != first
+    assert Job.objects.get(pk=second).payload["args"] == [1]
