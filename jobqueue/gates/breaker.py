@@ -100,7 +100,7 @@ def _count(
     row.failures += len(counted)
     if row.window_at is None and counted:
         row.window_at = told.earliest - timedelta(seconds=counted[0][0].ended_seconds)
-    # None is counted if all were before it was closed, with a setting that was lowered since the others.
+    # `counted` is empty if all runs began before it was closed: a setting that was lowered alone opens nothing.
     if row.failures < own.failures or not counted:
         row.save(using=row._state.db)
         return None

@@ -1,4 +1,4 @@
-"""What operators have set for queues and tasks, read at most twice a second by each process."""
+"""The rules of operators and the breakers that are not closed, cached for RULES_SECONDS; less if anything is shut."""
 
 from __future__ import annotations
 

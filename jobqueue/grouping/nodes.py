@@ -1,6 +1,6 @@
 """Nodes of workflows: each is decided once, when none of its parents is outstanding any more.
 
-As in ending.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and
+As in ends.py: a transaction that has ended a parent looks for another outstanding one that nobody has locked, and
 keeps it locked until its commit; whoever ends that one comes later and looks itself. Only a transaction that finds none
 locks the job of the node, and looks again. A parent that another transaction has locked then counts as outstanding:
 that transaction has to wait for the job, and looks after this one's commit. Nodes of which a plain read shows none are

@@ -1,7 +1,7 @@
 """Dedupe keys: a live job holds its key, and a finished one for DEDUPE_SECONDS after its end.
 
-Tasks with `unique` or `unique_seconds` hold theirs for another time, which their rows say. The next enqueue of a key
-takes it from a job that holds it no longer, so an end needs no statement for that.
+The jobs of tasks with `unique` or `unique_seconds` hold theirs as the columns of these names say. The next enqueue of a
+key takes it from a job that holds it no longer, so an end needs no statement for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which ended jobs may be deleted: read a window at a time, so that no statement takes long.
+"""Which ended jobs are old or many enough to be deleted: read a window at a time, so that no statement takes long.
 
 A group is the ended jobs of one queue, state, gate and priority, as the index of the claim has them. A walk reads the
 windows of all groups in turns, so that a large queue does not delay the others. Results that expire have an index of

@@ -1,8 +1,8 @@
 """Run one job in a process of its own, for a job that may kill it: only that process dies, and no other job with it.
 
-`jobs retry --alone` starts such a process and watches it. One that a worker starts has a slot on the scoreboard, as a
-child has: the monitor renews its lease, kills it at its hard limit, and charges the job if the process dies, and the
-supervisor waits for it when the worker stops.
+`jobs retry --alone` starts such a process and watches it; the process renews its own lease. One that a worker starts
+has a slot on the scoreboard, as a child has: the monitor renews its lease, kills it at its hard limit, and charges the
+job if the process dies, and the supervisor waits for it when the worker stops.
 """
 
 from __future__ import annotations

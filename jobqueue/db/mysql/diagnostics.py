@@ -167,7 +167,7 @@ CUT = _("The server's text was cut short, so it does not tell who was rolled bac
 
 
 class MySQLDiagnostics(Diagnostics):
-    """MySQL 8.0 and later."""
+    """MySQL 8.0.17 and later."""
 
     name = "MySQL"
     available = True

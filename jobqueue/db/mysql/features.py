@@ -1,4 +1,4 @@
-"""MySQL 8.0 and later; most of it holds for MariaDB too."""
+"""MySQL 8.0.17 and later; most of it holds for MariaDB too."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ IDLE_SECONDS = 2.0
 
 
 class MySQLLocks(LockDialect):
-    """MySQL 8.0 and later; MariaDBLocks inherits from it."""
+    """MySQL 8.0.17 and later; MariaDBLocks inherits from it."""
 
     name = "MySQL"
     #: the shortest lock wait timeout that the server accepts

@@ -38,7 +38,7 @@ def by_key_sql(connection: BaseDatabaseWrapper, table: str, sql: str) -> str:
 
 
 class MySQLStatements(Statements):
-    """MySQL 8.0 and later; MariaDBStatements inherits from it."""
+    """MySQL 8.0.17 and later; MariaDBStatements inherits from it."""
 
     has_parentheses_in_union = True
     scans_combinations = True

@@ -227,8 +227,8 @@ class Claimer:
         self.more = call.wanted > 0 and hidden
         if not self._hand_over:
             return self.more
-        # Not after a small pass: where each takes long, thousands of them would. And one that came back short has seen
-        # all: the next one finds nothing, and says so.
+        # A claim ends early after large passes only: small ones are few. One that came back short has seen all jobs:
+        # the next pass finds nothing, and ends the claim.
         is_large = len(taken.rows) >= look == max(call.limit, EXPIRED_BATCH)
         is_late = is_large and time.monotonic() - call.begun >= PASSES_SECONDS
         return self.more and not call.leases and not is_late

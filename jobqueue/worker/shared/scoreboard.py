@@ -1,6 +1,7 @@
 """Shared memory of supervisor, monitor and children: which child holds and runs which job, and what has to stop.
 
-A child writes here before it starts a job, and how the job ended. The memory outlives a child that dies.
+A child writes here before it starts a job, and how the job ended. The counters of its
+probe are here too, but for those in counters.py. The memory outlives a child that dies.
 """
 
 from __future__ import annotations
