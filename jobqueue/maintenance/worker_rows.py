@@ -101,15 +101,15 @@ def renew(names: Sequence[str], *, using: str, clock_ahead_seconds: float | None
     return Renewal(seconds, frozenset(names) - there)
 
 
-def note(name: str, *, using: str, **columns: JSON) -> None:
-    """Store columns of a worker's row.
+def note(name: str, *, using: str, **columns: JSON) -> bool:
+    """Store columns of a worker's row; False if it has none yet.
 
     `retries`: the counts of its runs and retries. `troubles`: what it is short of, whether it is stalled, and slow
     commits; None: nothing is wrong. `schedules`: the versions that it has announced, so that its monitor announces
     them on. `rss_bytes`: the resident memory of its process.
     """
     rows = Worker.objects.using(using).filter(name=name)
-    retry_transient("housekeeping", lambda: rows.update(**columns), using=using)
+    return bool(retry_transient("housekeeping", lambda: rows.update(**columns), using=using))
 
 
 def schedules_of(names: Sequence[str], *, using: str) -> set[int]:

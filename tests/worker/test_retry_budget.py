@@ -1,6 +1,7 @@
 """Retries of a dependency that is down are held at their share of the runs; nested retries are multiplied."""
 
 import logging
+import os
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -351,6 +352,17 @@ def test_heartbeats_are_written_without_use_tz(settings):
     Worker.objects.update(heartbeat_at=UtcNowPlus(-100))
     duties.renew_workers()
     assert Worker.objects.filter(heartbeat_at__gt=UtcNowPlus(-50)).exists()
+
+
+@committed
+def test_the_memory_of_a_child_is_written_when_its_row_is_there():
+    scoreboard = Scoreboard(1, 1)
+    scoreboard.slots[0].pid = os.getpid()
+    duties = Housekeeping(monitor_options(), scoreboard, lambda: [(0, "w1")], lambda: None, None, nullcontext())
+    duties.renew_workers()
+    worker_rows.register("w1", supervisor_pid=1, boot_id="b", queues="q", concurrency=1, using="default")
+    duties.renew_workers()
+    assert Worker.objects.get().rss_bytes > 5 * 2**20
 
 
 @pytest.fixture

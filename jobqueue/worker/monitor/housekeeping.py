@@ -155,8 +155,9 @@ class Housekeeping:
         for index, name in self._living():
             # Only tasks that have failed or have a dependency are counted: most workers write nothing here.
             found = retry_totals([self._scoreboard.retries[index]])
-            if found and (name, found) != self._retries.get(index):
-                worker_rows.note(name, retries=[total.shown() for total in found], using=self._using)
+            is_new, shown = found and (name, found) != self._retries.get(index), [total.shown() for total in found]
+            # A child that has just started has no row yet: the next heartbeat writes it.
+            if is_new and worker_rows.note(name, retries=shown, using=self._using):
                 self._retries[index] = name, found
             self._note_memory(index, name)
         if self._options.reaper:
@@ -166,8 +167,9 @@ class Housekeeping:
         """Write the memory of a child if it has changed by a tenth: most heartbeats write none."""
         size = rss_bytes(int(self._scoreboard.slots[index].pid))
         before, written = self._memory.get(index, ("", 0))
-        if size and (name != before or abs(size - written) > written / 10):
-            worker_rows.note(name, using=self._using, rss_bytes=size)
+        if not size or (name == before and abs(size - written) <= written / 10):
+            return
+        if worker_rows.note(name, using=self._using, rss_bytes=size):
             self._memory[index] = name, size
 
     def report_troubles(self) -> None:
