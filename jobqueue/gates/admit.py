@@ -28,7 +28,7 @@ from jobqueue.gates.limits import (
 )
 from jobqueue.gates.rules import OpenBreaker, Rules
 from jobqueue.gates.slots import Slot, lock_slots, running, take_slots
-from jobqueue.gates.unlocked import lock_gates
+from jobqueue.gates.unlocked import lock_gates, make_gate
 from jobqueue.gates.waiting import Blocked
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
@@ -44,6 +44,7 @@ class Room:
     jobs: int
     seconds: float = 0.0  # until more may start, if that is known
     is_full: bool = False  # as many run as may
+    no_gate: bool = False  # another transaction has it locked, or it is not there
     _bucket: Bucket | None = None
 
     def use(self, jobs: int, using: str) -> None:
@@ -55,13 +56,13 @@ class Room:
 def room_in(queue: str, wanted: int, limits: Limits, using: str, *, paced_max: int | None = None) -> Room:
     """The room for up to `wanted` jobs of `queue`. The open transaction keeps the queue's gate locked.
 
-    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate. There
-    is none while another transaction keeps the gate locked.
+    So of two claims one counts the jobs that the other has leased. `paced_max`: the room if the queue has a rate. The
+    room is 0 while another transaction keeps the gate locked, and until make_room() has made it.
     """
     number, wait_reason = whole_queue_subject(queue)
-    gate = lock_gates({number: wait_reason}, using).get(number)
+    gate = lock_gates({number: wait_reason}, using, make=False).get(number)
     if gate is None:
-        return Room(0, seconds=BUSY_SECONDS)
+        return Room(0, seconds=BUSY_SECONDS, no_gate=True)
     left = wanted if limits.most is None else limits.most - running(queue, limits.most, using)
     room = Room(max(0, min(wanted, left)), is_full=left <= 0)
     if limits.per_second and paced_max is not None:
@@ -71,6 +72,11 @@ def room_in(queue: str, wanted: int, limits: Limits, using: str, *, paced_max: i
         bucket = Bucket(gate, limits.per_second)
         room = replace(room, jobs=min(room.jobs, bucket.left), seconds=bucket.seconds_to_next, _bucket=bucket)
     return room
+
+
+def make_room(queue: str, using: str) -> None:
+    """Make the gate of `queue` if it is not there, before the transaction of a claim."""
+    make_gate(*whole_queue_subject(queue), using)
 
 
 class Candidate(declared.Needing, Protocol):

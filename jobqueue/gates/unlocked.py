@@ -33,23 +33,34 @@ def tries(pauses: Sequence[float] = PAUSES_SECONDS) -> Iterator[None]:
         yield
 
 
-def lock_gates(reasons: Mapping[int, str], using: str) -> dict[int, Any]:
+def lock_gates(reasons: Mapping[int, str], using: str, *, make: bool = True) -> dict[int, Any]:
     """The gates of these subjects, locked until the open transaction ends; made with this wait_reason if need be.
 
-    Those that others keep locked are not among them. Each has the database's time as `now`, which was read after
-    `read_at` (monotonic).
+    Those that others keep locked are not among them, nor, without `make`, those that are not there. Each has the
+    database's time as `now`, which was read after `read_at` (monotonic).
     """
     rows = vendor(using).lock_rows(Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk"))
     found: dict[int, Any] = {}
     for _ in tries():
         found |= _read(rows)
-        if new := _unmade(sorted(reasons.keys() - found.keys()), using):
+        if make and (new := _unmade(sorted(reasons.keys() - found.keys()), using)):
             made = [Gate(subject=subject, wait_reason=reasons[subject]) for subject in new]
             Gate.objects.using(using).bulk_create(made, ignore_conflicts=True)
             found |= _read(rows)
         if len(found) == len(reasons):
             break
     return found
+
+
+def make_gate(subject: int, wait_reason: str, using: str) -> None:
+    """Make the gate if it is not there, and commit: in a claim's transaction, other claims could wait for the row."""
+
+    def make() -> None:
+        if _unmade([subject], using):
+            rows = [Gate(subject=subject, wait_reason=wait_reason)]
+            Gate.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+
+    retry_transient("claim", make, using=using)
 
 
 def _read(rows: QuerySet[Gate]) -> dict[int, Any]:

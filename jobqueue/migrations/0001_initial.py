@@ -766,4 +766,11 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['child_id', 'state', 'id'], name='ix_group_child'), models.Index(fields=['parent_id'], name='ix_group_parent'), models.Index(fields=['group_id'], name='ix_group_of_parent')],
             },
         ),
+        # Never missing: at REPEATABLE READ a transaction that looks for a missing row would keep others from inserting
+        # counters beside it.
+        migrations.RunSQL(
+            "INSERT INTO job_counter (counter_key, shard, total) VALUES ('', 1, 0), ('', 2, 0)",
+            migrations.RunSQL.noop,
+            hints={"model_name": "countershard"},
+        ),
     ]

@@ -11,7 +11,7 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import JobQueueError
-from jobqueue.gates.admit import admit, room_in
+from jobqueue.gates.admit import admit, make_room, room_in
 from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import Rules, rules_to_start_by
 from jobqueue.models import Job
@@ -44,7 +44,14 @@ def claim_alone(
     check_seconds(lease_seconds, "lease_seconds")
     # The same token at each try: an earlier one may have been committed without an answer.
     token = uuid.uuid4().bytes
+    retry_transient("claim", partial(_make_room, number, alias), using=alias)
     return retry_transient("claim", partial(_claim, number, worker, lease_seconds, alias, token), using=alias)
+
+
+def _make_room(job_id: int, using: str) -> None:
+    queue = Job.objects.using(using).filter(pk=job_id).values_list("queue", flat=True).first()
+    if queue is not None and not limits_at(queue, rules_to_start_by(using)).none:
+        make_room(queue, using)
 
 
 def _claim(job_id: int, worker: str, lease_seconds: float, using: str, token: bytes) -> Lease | None:

@@ -8,6 +8,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from jobqueue import enqueue
 from jobqueue.allocate import take
+from jobqueue.counter import ShardedCounter
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import StaleSnapshot
@@ -15,6 +16,7 @@ from jobqueue.idempotency import once
 from jobqueue.locks import mutex
 from jobqueue.maintenance import cleaner
 from jobqueue.models import MutexRow
+from jobqueue.models.locks import LEASE_FLOOR, MUTEX_FLOOR, add_to_floor
 from jobqueue.transitions import claim
 from tests.app.models import Ticket
 from tests.locks.helpers import MYSQL, mutex_in_transaction, repeatable_read
@@ -253,3 +255,19 @@ def forget_the_session_beside(monkeypatch):
     if importlib.util.find_spec("jobqueue.db.mysql.locks") is not None:
         beside = importlib.import_module("jobqueue.db.mysql.locks")
         monkeypatch.setattr(beside, "_beside", beside.Beside())
+
+
+@real
+@mysql
+def test_a_new_mutex_at_an_old_snapshot_keeps_no_counter_from_being_made():
+    make_floors()
+    with repeatable_read():
+        list(MutexRow.objects.all()[:1])
+        mutex("new")
+        assert not Actor(ShardedCounter("hits").add, 1).is_blocked()
+
+
+def make_floors():
+    """As the migration has made them; the rows of other tests are deleted."""
+    for part in (LEASE_FLOOR, MUTEX_FLOOR):
+        add_to_floor(part, 0, "default")

@@ -17,11 +17,12 @@ from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, Gate, GateSlot, GateWait, Job
 from jobqueue.transitions import ack, cancel, claim
 from jobqueue.transitions.claiming import select_then_update
+from jobqueue.transitions.claiming.claimer import Claimer
 from tests.factories import make_jobs, now
 from tests.gates import jobs
 from tests.gates.helpers import add, look_again, open_in_time, sweep, take, taken, waiting
 from tests.marks import committed, finding
-from tests.patience import patient
+from tests.patience import patient, wait_until
 from tests.races.actors import Actor, holding
 from tests.settings import VENDOR
 
@@ -84,6 +85,20 @@ class TestAClaimThatIsFrozen:
             assert without_a_wait(taken) == []
         assert Job.objects.get(pk=first).status == Job.Status.PROCESSING
         assert taken() == [second]
+
+    def test_in_a_queue_with_a_limit_has_committed_the_gate_before_so_that_nobody_waits_for_it(self, frozen_claim):
+        set_limit("q", concurrency=2)
+        make_jobs(1)
+        with frozen_claim():
+            assert Actor(Gate.objects.count).result() == 1
+
+    def test_finds_that_the_gate_was_deleted_and_makes_it_again(self):
+        set_limit("q", concurrency=2)
+        claimer, ids = Claimer("w", "default"), make_jobs(2)
+        assert [lease.job_id for lease in claimer.claim("q", 1, lease_seconds=60)] == ids[:1]
+        Gate.objects.all().delete()
+        assert claimer.claim("q", 1, lease_seconds=60) == []
+        wait_until(lambda: claimer.claim("q", 1, lease_seconds=60), what="a claim after the short pause")
 
     @pytest.mark.parametrize(
         "used",

@@ -68,6 +68,18 @@ def test_looks_that_take_long_again_and_again_are_not_repeated_at_once(words, ta
     assert queues(selection) == ["q"]
 
 
+def test_looks_at_more_queues_than_are_remembered_are_not_repeated_at_once_either(take, monkeypatch):
+    monkeypatch.setattr(queue_memory, "_QUEUES_MAX", 2)
+    for name in "abcd":
+        make_job(name)
+    selection = parse([*"abcd"])
+    take(0.5)
+    queues(selection)
+    queues(selection)
+    make_due(make_job("a", priority=7))
+    assert {head.queue: head.level for head in selection.heads("default")}["a"] == 0
+
+
 @finding("K-C5")
 def test_names_are_looked_up_again_after_one_look_that_has_waited(take):
     selection = parse(["*"])

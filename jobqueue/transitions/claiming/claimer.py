@@ -15,6 +15,7 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideTransaction
+from jobqueue.gates.admit import make_room
 from jobqueue.gates.limits import NO_LIMITS, Limits, limited_tasks, limits_at
 from jobqueue.gates.rules import RULES_SECONDS, Rules, fresh_rules, rules, rules_to_start_by
 from jobqueue.gates.slots import running
@@ -121,6 +122,9 @@ class Claimer:
         call = _Call(queue, limit, lease_seconds, paced_max, begun, known, limits_at(queue, known))
         if call.limits is not NO_LIMITS and self._is_shut(call):
             return []
+        if not call.limits.none and not self._queues[queue].has_gate:
+            make_room(queue, self._using)
+            self._queues[queue].has_gate = True
         try:
             for _ in range(PASSES_MAX):
                 plan = self._plan(call, look, head)
@@ -198,6 +202,7 @@ class Claimer:
         memory, rows, plan = self._queues[call.queue], taken.rows, taken.narrowed or plan
         if taken.shut_seconds:
             memory.shut(taken.shut_seconds)
+        memory.has_gate = memory.has_gate and not taken.no_gate
         memory.full = memory.full or taken.is_full
         if isinstance(plan, OneStatement) and plan.passed_over and not rows:
             memory.checked_at = 0.0  # the next claim checks its jobs: what this one took without that was nothing

@@ -178,6 +178,7 @@ class Taken(NamedTuple):
     narrowed: LockAndStamp | None = None  # what the limits of the queue have left of the plan
     is_full: bool = False  # as many jobs of the queue run as may
     shut_seconds: float = 0.0  # until the queue has a token again, if it has none
+    no_gate: bool = False  # the gate of the queue was locked, or the sweep has deleted it
     unwritten: Collection[int] = ()  # gates that are to be looked at soon: close_gates()
     passed: bool = False  # jobs whose tasks may have limits were left alone: the next pass has to check them
 

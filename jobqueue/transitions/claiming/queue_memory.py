@@ -135,6 +135,7 @@ class QueueMemory:
     checked_at: float = 0.0  # when a claim last checked limits
     shut_until: float = 0.0  # the queue has used up its tokens until then
     full: bool = False  # as many jobs of the queue ran as its limit allows
+    has_gate: bool = False  # the gate of the queue's own limits was there
     # Of the last complete look for its head, which took `took` from looked_at on:
     level: int | None = None  # nothing waited above this priority; None: nothing waited
     looked_at: float = 0.0
@@ -185,8 +186,6 @@ class Queues(dict[str, QueueMemory]):
         self._had_jobs: dict[str, float] = {}
 
     def __missing__(self, queue: str) -> QueueMemory:
-        if len(self) >= _QUEUES_MAX:
-            self.clear()
         found = self[queue] = QueueMemory()
         return found
 
@@ -222,6 +221,9 @@ class Queues(dict[str, QueueMemory]):
 
     def heads(self, queues: Sequence[str], *, using: str) -> list[Head]:
         """As candidates.heads(), but where that is slow some may be missing for a while: see PAUSE_SECONDS_MAX."""
+        if len(self) > max(_QUEUES_MAX, len(queues)):
+            for name in self.keys() - {*queues}:
+                del self[name]
         now = time.monotonic()
         known = {queue: self[queue] for queue in queues if queue in self and now < self[queue].complete_until}
         rest = [queue for queue in queues if queue not in known]

@@ -58,7 +58,8 @@ def select_then_update(plan: LockAndStamp) -> Taken:
         if not plan.limits.none:
             room = room_in(plan.queue, plan.limit, plan.limits, using, paced_max=plan.paced_max)
             if not room.jobs:
-                return NOTHING._replace(narrowed=plan, is_full=room.is_full, shut_seconds=room.seconds)
+                full, seconds, no_gate = room.is_full, room.seconds, room.no_gate
+                return NOTHING._replace(narrowed=plan, is_full=full, shut_seconds=seconds, no_gate=no_gate)
             plan = plan.narrowed(room.jobs)
         columns, begin = row_columns(gated=isinstance(plan, CheckEachJob)), plan.begin
         first = lock_aged(plan.queue, plan.look, using=using, columns=columns)
