@@ -179,9 +179,10 @@ class JobQueueBackend(BaseTaskBackend):
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer.enqueueing import add, add_dated
+        from jobqueue.producer.enqueueing import add, add_dated, with_context
         from jobqueue.tasks.results import holding_result, new_result
 
+        (job,) = with_context([job])
         if (expires := spec_of(task).expiry) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
         if job.dedupe_key is None:
@@ -205,9 +206,10 @@ class JobQueueBackend(BaseTaskBackend):
         jobs: Sequence[NewJob],
         added: dict[int, NewJob] | None = None,
     ) -> list[TaskResult[JSON]]:
-        from jobqueue.producer.enqueueing import add_many
+        from jobqueue.producer.enqueueing import add_many, with_context
         from jobqueue.tasks.results import results_of
 
+        jobs = with_context(jobs)
         if jobs and (expires := spec_of(task).expiry) is not None:
             until = self._expires_at(expires, jobs[0].run_at)
             jobs = [replace(job, expires_at=until) for job in jobs]

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.core import checks
 from django.db import Error, connections
@@ -22,17 +23,19 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobqueue import conf
 from jobqueue.alarms.delivery import alarm_problems
-from jobqueue.conf.known_tasks import having
+from jobqueue.conf.known_tasks import all_tasks, having
 from jobqueue.db import Problem, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.sessions import pool_problem
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout, WrongSettings
 from jobqueue.failures.project import missing_class
+from jobqueue.middleware.chain import chain
 from jobqueue.models import Job
 from jobqueue.outbox.destinations.base import NotInstalled
 from jobqueue.outbox.routes import Routes
 from jobqueue.schedules.declaring import check_problems
+from jobqueue.tasks import registry
 from jobqueue.tasks.checks import entry_problems, nesting_problems, policy_problems, unused_problem
 from jobqueue.tasks.discovery import unfindable
 from jobqueue.wakeup.redis_client import find_server
@@ -194,6 +197,33 @@ def check_causes(found: conf.Settings) -> Iterator[Problem]:
     for where, path in ((where, path) for where, paths in rules.items() for path in paths):
         if text := missing_class(path):
             yield Problem("E007", f"{where}: {path!r}: {text}.", "The rule would never apply. Correct the path.")
+
+
+@_check
+def check_middleware(found: conf.Settings) -> Iterator[Problem]:
+    """E023 a class of MIDDLEWARE cannot be used, E024 one with run() only makes coroutine tasks fail, W041 a batch
+    handler runs without middleware.
+    """
+    try:
+        lacking = chain().without_arun
+    except WrongSettings as error:
+        yield Problem("E023", str(error), "See docs/howto/middleware.md.")
+        return
+    coroutines = [task.module_path for task in all_tasks() if iscoroutinefunction(task.func)]
+    if lacking and coroutines:
+        yield Problem(
+            "E024",
+            f"JOBQUEUE: MIDDLEWARE: {lacking[0]!r} has run() but no arun(), and {coroutines[0]} is a coroutine: its "
+            "jobs fail.",
+            "Add arun() to the class; it does nothing else if it only awaits next().",
+        )
+    batches = [queue for queue in registry.names()[1] if (one := registry.find_handler(queue)) and one.batch]
+    if chain().run and batches:
+        yield Problem(
+            "W041",
+            f"The @handler of {batches[0]!r} takes batches, and no run() of MIDDLEWARE is called around a batch.",
+            "Read what it needs from the options of each lease, or use a handler of single jobs.",
+        )
 
 
 @_check

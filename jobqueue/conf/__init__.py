@@ -27,6 +27,7 @@ from jobqueue.conf.rules import (
     JOB_POLICY,
     LINES,
     MAPPING,
+    PATHS,
     REDIS_URL,
     SECONDS,
     SECONDS_OR_0,
@@ -170,6 +171,7 @@ class Settings:
     metrics_token: str | None = setting(None, TOKEN, optional=True)
     # For redis_lock(): a redis:// URL, or cache:ALIAS; None = WAKEUP, if it is one of these.
     redis_url: str | None = setting(None, REDIS_URL, optional=True)
+    middleware: tuple[str, ...] = setting((), PATHS)  # classes around each enqueue and each run, the outermost first
     # class path -> the cause of exceptions of this class and its subclasses; precedes the rules of the package
     causes: Mapping[str, FailureCause] = field(default_factory=dict, metadata={"rule": MAPPING})
     dependencies: Mapping[str, DependencySettings] = field(default_factory=dict, metadata={"rule": MAPPING})  # by name

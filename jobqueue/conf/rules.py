@@ -79,6 +79,10 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[!-~]{16,256}", value) is not None
 
 
+def _are_paths(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(path, str) and "." in path for path in value)
+
+
 _REDIS = "a redis://, rediss:// or unix:// URL, or 'cache:ALIAS' with an alias of CACHES"
 MAPPING = Rule(lambda value: isinstance(value, Mapping), "a dict", secret=True)
 ALIAS = Rule(lambda value: isinstance(value, str) and value != "", "a database alias")
@@ -93,5 +97,6 @@ AGE, AGE_OR_0 = seconds_up_to(100 * SECONDS_MAX), seconds_up_to(100 * SECONDS_MA
 JOB_POLICY, EVENT_POLICY = one_of("block", "halt", "skip"), one_of("block", "skip")
 LIMIT = whole_number(0, INT_MAX)
 CONCURRENCY = Rule(_is_concurrency, f"an int from 0 to {INT_MAX}, or two ints (least, most) from 1 with least <= most")
+PATHS = Rule(_are_paths, "a list of dotted paths of classes")
 RATE = Rule(_is_rate, "a rate such as '10/s', '100/m', '5/h' or '5/30s'")
 WHEN_FULL = one_of("refuse", "delay")

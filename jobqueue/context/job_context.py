@@ -28,6 +28,7 @@ from jobqueue.db.callers_transaction import in_manual_transaction, in_open_trans
 from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.failures import storable
+from jobqueue.middleware.chain import CONTEXT
 from jobqueue.payload import JSON
 from jobqueue.signals import RunOutcome
 
@@ -93,6 +94,13 @@ class JobContext:
         options = self.lease.options
         found = options.get("tick") if isinstance(options, dict) else None
         return datetime.fromisoformat(found) if isinstance(found, str) else None
+
+    @property
+    def context(self) -> dict[str, JSON]:
+        """What JOBQUEUE["MIDDLEWARE"] has stored with the job; empty for most jobs. Changes are not stored."""
+        options = self.lease.options
+        found = options.get(CONTEXT) if isinstance(options, dict) else None
+        return found if isinstance(found, dict) else {}
 
     @property
     def group(self) -> RunningGroup | None:

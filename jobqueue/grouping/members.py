@@ -28,7 +28,7 @@ from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
 from jobqueue.payload import JSON
 from jobqueue.producer.dedupe import holders
-from jobqueue.producer.enqueueing import add_many
+from jobqueue.producer.enqueueing import add_many, with_context
 from jobqueue.producer.insert import NewJob
 from jobqueue.producer.stored import from_json, job_from_json, job_to_json, to_json
 
@@ -201,7 +201,7 @@ def undated(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
             f"the jobs of {task.module_path} are in the database {backend.database!r}, and the group is in {using!r}: "
             "no transaction spans both. Nothing was written; give the group the database of its tasks with using=."
         )
-    job: NewJob = backend.template(task, args, kwargs)
+    (job,) = with_context([backend.template(task, args, kwargs)])
     return job
 
 

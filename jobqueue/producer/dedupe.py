@@ -22,6 +22,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.parameters import placeholder
 from jobqueue.exceptions import DedupeConflict
 from jobqueue.gates.waiting import ended_unstarted, open_again
+from jobqueue.middleware.chain import CONTEXT
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW, JobQuerySet
@@ -195,12 +196,14 @@ def _later(job: NewJob) -> str | None:
 
 
 def _options(found: Job, job: NewJob, using: str) -> JSON | F:
-    """Those that the row has, with another beginning of the life of the job, where they tell it."""
+    """Those that the row has, with the context of the new arguments, and with another beginning of the job's life."""
     known = found.options if isinstance(found.options, dict) else {}
-    if _FIRST_DUE not in known:
-        return F("options")
-    due = job.run_at or read_now(using)
-    return known | {_FIRST_DUE: [due.isoformat(), found.attempts]}
+    given = json.loads(job.options) if job.options else {}
+    wanted = {name: value for name, value in known.items() if name != CONTEXT}
+    wanted |= {CONTEXT: given[CONTEXT]} if CONTEXT in given else {}
+    if _FIRST_DUE in known:
+        wanted[_FIRST_DUE] = [(job.run_at or read_now(using)).isoformat(), found.attempts]
+    return F("options") if wanted == known else wanted
 
 
 def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:

@@ -26,8 +26,9 @@ from jobqueue.db.callers_transaction import in_callers_transaction, send_after_c
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
+from jobqueue.middleware.chain import CONTEXT, NewJobContext, chain, context_of
 from jobqueue.otel import enqueueing
-from jobqueue.payload import JSON, encode
+from jobqueue.payload import JSON, decode, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
@@ -68,7 +69,7 @@ def enqueue(
     if dedupe_key is not None:
         job = replace(job, dedupe_key=check_key(dedupe_key))
     try:
-        return add(job, using=using)
+        return add(*with_context([job]), using=using)
     except SynchronousOnlyOperation:
         raise _inside_coroutine("enqueue") from None
 
@@ -103,7 +104,7 @@ def enqueue_many(
         keys = [None if key is None else check_key(key) for key in dedupe_keys]
         jobs = [replace(job, dedupe_key=key) for job, key in zip(jobs, keys, strict=True)]
     try:
-        return add_many(jobs, using=using)
+        return add_many(with_context(jobs), using=using)
     except SynchronousOnlyOperation:
         raise _inside_coroutine("enqueue_many") from None
 
@@ -264,6 +265,27 @@ def add_unlimited(jobs: Sequence[NewJob], *, using: str) -> list[int]:
     return ids
 
 
+def with_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """The checked jobs with the contexts that JOBQUEUE["MIDDLEWARE"] gives them.
+
+    Runs code of the project, so only where the project adds jobs. Raises what that raises; nothing is written here.
+    """
+    if not chain().enqueue:
+        return jobs
+    return [_in_context(job, context_of(_new_context(job))) for job in jobs]
+
+
+def _new_context(job: NewJob) -> NewJobContext:
+    payload = decode(job.payload)
+    if job.task is None:
+        return NewJobContext(None, job.queue, [payload], {})
+    return NewJobContext(job.task, job.queue, payload["args"], payload["kwargs"])
+
+
+def _in_context(job: NewJob, context: str | None) -> NewJob:
+    return job if context is None else replace(job, options=_with_options(job.options, {CONTEXT: json.loads(context)}))
+
+
 def _with_headers(jobs: Sequence[NewJob], headers: Mapping[str, str]) -> Sequence[NewJob]:
     """The jobs with what their runs need to find the span of this enqueue."""
     if not headers:
@@ -273,7 +295,7 @@ def _with_headers(jobs: Sequence[NewJob], headers: Mapping[str, str]) -> Sequenc
     return [replace(job, options=texts[job.options]) for job in jobs]
 
 
-def _with_options(own: Encoded | None, more: Mapping[str, str]) -> Encoded:
+def _with_options(own: Encoded | None, more: Mapping[str, JSON]) -> Encoded:
     return Encoded(json.dumps((json.loads(own) if own else {}) | dict(more), separators=(",", ":")))
 
 

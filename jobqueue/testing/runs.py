@@ -23,7 +23,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Job
 from jobqueue.payload import JSON
-from jobqueue.producer.enqueueing import new_job
+from jobqueue.producer.enqueueing import new_job, with_context
 from jobqueue.producer.insert import insertion
 from jobqueue.signals import RunOutcome, attempt_ended
 from jobqueue.tasks import registry
@@ -302,6 +302,7 @@ def _start(
     job = replace(job, task=task.module_path, lease_seconds=spec.lease_seconds)
     if tick is not None:
         job = replace(job, options=Encoded(json.dumps({"tick": check_instant(tick, "tick").isoformat()})))
+    (job,) = with_context([job])
     # Not by the producer, whose signal would make run_inline() run the job.
     (job_id,) = insertion([job], using, 0.0)()
     lease = take_lease(job_id, using=using, attempt=attempt)

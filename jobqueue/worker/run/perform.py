@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from inspect import isawaitable
+from functools import partial
 from typing import Any, TypeAlias
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -16,6 +16,7 @@ from jobqueue import otel
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext, JobScope
 from jobqueue.db.retry import count_refused_job
+from jobqueue.middleware.chain import acall_run, call_run
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.transitions.verb import observe_ends
@@ -102,9 +103,11 @@ def _call(attempt: Attempt, run: Run | InlineRun, inline: bool) -> None:
         call = attempt.find()
         with JobScope(attempt.context), observe_ends(attempt.context.was_settled), run.around(attempt.options):
             task_signals.started(attempt.task, attempt.lease, within=inline)
-            value = call(attempt.context)
-            if inline and isawaitable(value):
-                value = async_to_sync(_awaited)(value)
+            body = partial(call, attempt.context)
+            if inline and is_coroutine(attempt.lease):
+                value = async_to_sync(acall_run)(attempt.context, body)
+            else:
+                value = call_run(attempt.context, body)
         if not inline:
             check_transactions()
         attempt.returned(value)
@@ -154,11 +157,7 @@ def _count_refused(attempts: Sequence[Attempt]) -> None:
 
 async def _body(attempt: Attempt, call: Callable[[JobContext], Any]) -> object:
     await task_signals.astarted(attempt.task, attempt.lease)
-    return await call(attempt.context)
-
-
-async def _awaited(value: Awaitable[object]) -> object:
-    return await value
+    return await acall_run(attempt.context, partial(call, attempt.context))
 
 
 def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
