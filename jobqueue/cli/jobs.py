@@ -296,7 +296,9 @@ def _groups_of_jobs(using: str, given: dict[str, Any]) -> Result:
         return _resume_workflow(ids[0], using, dry_run=given["dry_run"])
     if verb == "show":
         group = groups.get(ids[0], using=using)
-        return Result({"group": _group_facts(group)}, [_group_line(group)])
+        data = mask_value(group.data)
+        said = [] if data is None else [f"data: {json.dumps(data, default=str)}"]
+        return Result({"group": _group_facts(group) | {"data": data}}, [_group_line(group), *said])
     changed = (groups.seal if verb == "seal" else groups.cancel)(ids[0], using=using)
     audit(verb, {"group": ids[0]}, changed=int(changed), using=using)
     group = groups.get(ids[0], using=using)
@@ -322,7 +324,8 @@ def _group_line(one: Group) -> str:
 
 
 def _group_facts(one: Group) -> dict[str, Any]:
-    return asdict(one) | {"outstanding": one.outstanding}
+    facts = asdict(one) | {"outstanding": one.outstanding}
+    return {name: value for name, value in facts.items() if name not in ("data", "using")}
 
 
 GROUPS = Subcommand(

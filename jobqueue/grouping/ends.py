@@ -81,7 +81,7 @@ def _free(using: str) -> Prepared:
 
 def end_if_last(group_id: int, using: str) -> bool:
     """End a sealed group of which no member is outstanding, in the open transaction; whether this one has ended it."""
-    group = JobGroup.objects.using(using).filter(pk=group_id).select_for_update().first()
+    group = JobGroup.objects.using(using).filter(pk=group_id).defer("data").select_for_update().first()
     if group is None or group.state != JobGroup.State.SEALED or _any_outstanding(group_id, using):
         return False
     return _end(group, using)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.db import connections
 from django.db.models import Count
@@ -39,6 +39,8 @@ PARENT = "parent"
 SUCCESS, FAILURE, DONE = "on_success", "on_failure", "on_done"
 _PAGE = 1000
 State = GroupMember.State
+#: a task, (task, args) or (task, args, kwargs)
+Callback: TypeAlias = AnyTask | tuple[AnyTask, Sequence[JSON]] | tuple[AnyTask, Sequence[JSON], Mapping[str, JSON]]
 
 
 def group_of(options: JSON) -> int | None:
@@ -127,7 +129,7 @@ def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
 
 def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, using: str) -> list[int]:
     with vendor(using).transaction(connections[using]):
-        group = JobGroup.objects.using(using).filter(pk=group_id).select_for_update().first()
+        group = JobGroup.objects.using(using).filter(pk=group_id).defer("data").select_for_update().first()
         if group is None:
             raise InvalidValue(f"there is no group {group_id}. Nothing was written.")
         if group.state == JobGroup.State.ENDED or group.canceled_at is not None:
@@ -205,23 +207,39 @@ def undated(task: AnyTask, args: Any, kwargs: Any, using: str) -> NewJob:
     return job
 
 
-def stored(callbacks: Mapping[str, AnyTask | None], using: str) -> JSON:
+def stored(callbacks: Mapping[str, Callback | None], using: str) -> JSON:
     """The callbacks of a group as JSON; None if there are none. Raises what template() raises."""
-    return {name: _stored(name, task, using) for name, task in callbacks.items() if task is not None} or None
+    return {
+        name: _stored(name, callback, using) for name, callback in callbacks.items() if callback is not None
+    } or None
 
 
-def _stored(name: str, task: AnyTask, using: str) -> JSON:
+def _stored(name: str, callback: Callback, using: str) -> JSON:
+    task, args, kwargs = _parts(name, callback)
     try:
-        job = undated(task, [], {}, using)
+        job = undated(task, args, kwargs, using)
     except WrongDatabase:
         raise
     except JobQueueError as error:
-        raise InvalidValue(f"{name} cannot be a callback, which is enqueued without arguments: {error}") from error
+        how = "with these arguments" if args or kwargs else "without arguments"
+        raise InvalidValue(f"{name} cannot be a callback, which is enqueued {how}: {error}") from error
     if job.dedupe_key is not None:
         raise InvalidValue(
             f"{name} has a dedupe key, so it might not be enqueued. Nothing was written; a callback is enqueued once."
         )
     return {"job": job_to_json(job), "expires": to_json(spec_of(task).expiry)}
+
+
+def _parts(name: str, callback: Any) -> tuple[AnyTask, list[JSON], dict[str, JSON]]:
+    if not isinstance(callback, tuple):
+        return callback, [], {}
+    task, args, kwargs = (*callback, *([], {})[len(callback) - 1 :]) if 1 <= len(callback) <= 3 else (None, None, None)
+    if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping):
+        raise InvalidType(
+            f"{name} must be a task, (task, [args]) or (task, [args], {{kwargs}}), got {callback!r:.100}. "
+            "Nothing was written; one argument is written as (task, [value])."
+        )
+    return task, list(args), dict(kwargs)
 
 
 def _instant(expires: float | datetime | None, run_at: datetime | None, using: str) -> datetime | None:
@@ -264,10 +282,25 @@ def _added(callback: Any) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberFailure:
+    """A member that did not end well. `state` is "failed" or "canceled"; `name` is that of a node.
+
+    `cause` is one of failures.FailureCause and `error` the text of its last error; None without one, or if its job was
+    deleted.
+    """
+
+    job_id: int
+    name: str | None
+    state: str
+    cause: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A group as it was read. Instants are aware, in UTC. `state` is "open", "sealed" or "ended".
 
-    `if_failed` is that of a workflow; None: it is none.
+    `if_failed` is that of a workflow; None: it is none. `data` is what group() or workflow() was given.
     """
 
     id: int
@@ -282,6 +315,19 @@ class Group:
     canceled_at: datetime | None
     ended_at: datetime | None
     if_failed: str | None = None
+    data: JSON = None
+    using: str = field(default="default", repr=False, compare=False)  # the alias of its database
+
+    def results(self) -> dict[str, JSON]:
+        """The results of the members that are DONE, by the names of nodes; a job without a name by its id, as str.
+
+        Read now, by the thousand. Raises InvalidValue if one was deleted, as it may be after the callbacks have ended.
+        """
+        return {name or str(job_id): result for job_id, name, result in results_of(self.id, self.using)}
+
+    def failures(self) -> Iterator[MemberFailure]:
+        """The members that are FAILED or CANCELED, in the order in which they were added, read by the thousand."""
+        return failures_of(self.id, self.using)
 
     @property
     def outstanding(self) -> int:
@@ -306,6 +352,8 @@ def read_group(row: JobGroup, using: str) -> Group:
         canceled_at=row.canceled_at,
         ended_at=row.ended_at,
         if_failed=None if row.if_failed is None else JobGroup.IfFailed(row.if_failed).name.lower(),
+        data=row.data,
+        using=using,
         **counts,
     )
 
@@ -320,28 +368,45 @@ def still_read(group_ids: Collection[int], using: str) -> set[int]:
     return found | {added[job_id] for job_id in (live.values_list("pk", flat=True) if added else ())}
 
 
-def results_of(group_id: int, using: str) -> Iterator[JSON]:
-    """The results of the members that are DONE, in the order in which they were added, read by the thousand.
+def results_of(group_id: int, using: str) -> Iterator[tuple[int, str | None, JSON]]:
+    """Id, name and result of the members that are DONE, in the order in which they were added, read by the thousand.
 
     Raises InvalidValue if one is missing: members may be deleted after the group and its callbacks have ended, and a
     callback that is run again then must not take the rest for all.
     """
-    after, count = 0, 0
-    members = GroupMember.objects.using(using).filter(group_id=group_id, state=State.DONE)
-    while True:
-        ids = list(members.filter(job_id__gt=after).order_by("job_id").values_list("job_id", flat=True)[:_PAGE])
-        found = dict(Job.objects.using(using).filter(pk__in=ids).values_list("pk", "result"))
-        for job_id in ids:
-            if job_id not in found:
-                raise _incomplete(group_id, f"job {job_id} was deleted")
-            yield found[job_id]
-        count += len(ids)
-        if len(ids) < _PAGE:
-            break
-        after = ids[-1]
+    count = 0
+    for page in _pages(group_id, [State.DONE], using):
+        jobs = Job.objects.using(using).filter(pk__in=[member.job_id for member in page])
+        found = dict(jobs.values_list("pk", "result"))
+        for member in page:
+            if member.job_id not in found:
+                raise _incomplete(group_id, f"job {member.job_id} was deleted")
+            yield member.job_id, member.name, found[member.job_id]
+        count += len(page)
     group = JobGroup.objects.using(using).filter(pk=group_id).values_list("state", "done").first()
     if group is None or (group[0] == JobGroup.State.ENDED and count < (group[1] or 0)):
         raise _incomplete(group_id, "the group is so old that its members are deleted")
+
+
+def failures_of(group_id: int, using: str) -> Iterator[MemberFailure]:
+    """The members that are FAILED or CANCELED, in the order in which they were added."""
+    for page in _pages(group_id, [State.FAILED, State.CANCELED], using):
+        jobs = Job.objects.using(using).filter(pk__in=[member.job_id for member in page])
+        found = {pk: (cause, error) for pk, cause, error in jobs.values_list("pk", "cause", "last_error")}
+        for member in page:
+            cause, error = found.get(member.job_id, (None, None))
+            yield MemberFailure(member.job_id, member.name, State(member.state).name.lower(), cause, error)
+
+
+def _pages(group_id: int, states: Sequence[int], using: str) -> Iterator[list[GroupMember]]:
+    """The members in these states, in the order in which they were added."""
+    members = GroupMember.objects.using(using).filter(group_id=group_id, state__in=states).order_by("job_id")
+    after = 0
+    while page := list(members.filter(job_id__gt=after)[:_PAGE]):
+        yield page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].job_id
 
 
 def _incomplete(group_id: int, why: str) -> InvalidValue:

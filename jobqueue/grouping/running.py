@@ -7,7 +7,17 @@ from typing import Any
 
 from jobqueue.compat import AnyTask
 from jobqueue.exceptions import InvalidValue
-from jobqueue.grouping.members import Group, add_members, callback_of, group_of, read_group, results_of, template
+from jobqueue.grouping.members import (
+    Group,
+    MemberFailure,
+    add_members,
+    callback_of,
+    failures_of,
+    group_of,
+    read_group,
+    results_of,
+    template,
+)
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.payload import JSON
 
@@ -50,12 +60,23 @@ class RunningGroup:
     def canceled(self) -> int:
         return self._read().canceled
 
+    @property
+    def data(self) -> JSON:
+        """What group(data=...) or workflow(data=...) was given; None without it."""
+        return self._read().data
+
     def results(self) -> Iterator[JSON]:
         """The results of the members that are DONE, in the order in which they were added.
 
+        By their names: groups.get(group.id).results().
+
         Raises InvalidValue if the job of one was deleted, as it may be after the callbacks of the group have ended.
         """
-        return results_of(self.id, self._using)
+        return (result for _, _, result in results_of(self.id, self._using))
+
+    def failures(self) -> Iterator[MemberFailure]:
+        """The members that are FAILED or CANCELED, with their errors, in the order in which they were added."""
+        return failures_of(self.id, self._using)
 
     def add(self, task: AnyTask, *args: JSON, **kwargs: JSON) -> int:
         """Add a member to the group, which does not end before it has ended; the job's id.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from jobqueue import import_on_first_use
 
 if TYPE_CHECKING:
-    from jobqueue.grouping.members import Group
+    from jobqueue.grouping.members import Group, MemberFailure
     from jobqueue.groups.operator import Resumed, cancel, get, known, resume, seal
 
-__all__ = ["Group", "Resumed", "cancel", "get", "known", "resume", "seal"]
+__all__ = ["Group", "MemberFailure", "Resumed", "cancel", "get", "known", "resume", "seal"]
 
 __getattr__ = import_on_first_use(
     __name__,
-    {"operator": "Group Resumed cancel get known resume seal"},
+    {"operator": "Group MemberFailure Resumed cancel get known resume seal"},
 )

@@ -15,15 +15,18 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
 from jobqueue.compat import AnyTask
+from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue, OutcomeUnknown
-from jobqueue.payload import JSON
+from jobqueue.payload import JSON, encode
 from jobqueue.validation import check_int, check_list, check_text
 
 if TYPE_CHECKING:
+    from jobqueue.grouping.members import Callback
     from jobqueue.producer.insert import NewJob
 
 CHUNK_MAX = 10_000
@@ -32,31 +35,38 @@ CHUNK_MAX = 10_000
 def group(
     name: str,
     *,
-    on_success: AnyTask | None = None,
-    on_failure: AnyTask | None = None,
-    on_done: AnyTask | None = None,
+    data: JSON = None,
+    on_success: Callback | None = None,
+    on_failure: Callback | None = None,
+    on_done: Callback | None = None,
     chunk_size: int | None = None,
     using: str | None = None,
 ) -> GroupMaker:
     """A `with` block that makes a group of jobs: add() and add_many() of what it gives add members.
 
-    Callbacks are tasks that need no arguments. Each is enqueued once, in the commit that ends the group, after its last
-    member: on_success if all are DONE, on_failure if any is FAILED or CANCELED, on_done always. The callbacks of a
-    group without members are enqueued at once.
+    A callback is a task, (task, args) or (task, args, kwargs). Each is enqueued once, in the commit that ends the
+    group, after its last member: on_success if all are DONE, on_failure if any is FAILED or CANCELED, on_done always.
+    The callbacks of a group without members are enqueued at once.
 
     The block is one transaction, or part of the caller's: all members are added, or none. With `chunk_size` (1 to
     10,000) members are committed by so many, run meanwhile, and the group is sealed at the end of the block; if the
     block raises, the group stays open with the chunks that were committed: groups.seal() or groups.cancel() ends it.
     The block raises InsideTransaction then, if a transaction is open.
 
-    `name`: 1 to 255 characters, need not be unique. Raises InvalidValue, InvalidType and WrongDatabase, for callbacks
+    `name`: 1 to 255 characters, need not be unique. `data`: JSON, which current_job().group.data is in members and
+    callbacks. Raises PayloadError, PayloadTooLarge, InvalidValue, InvalidType and WrongDatabase, for callbacks
     too, before anything is written.
     """
     words = check_name(name, "group")
     if chunk_size is not None:
         check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-    return GroupMaker(words, callbacks, chunk_size, using)
+    return GroupMaker(words, callbacks, encoded_data(data), chunk_size, using)
+
+
+def encoded_data(data: JSON) -> Encoded | None:
+    """`data` of a group as it is stored. Raises PayloadError and PayloadTooLarge."""
+    return None if data is None else Encoded(encode(data, max_bytes=load().max_payload_bytes, what="data"))
 
 
 def check_name(name: str, what: str) -> str:
@@ -73,9 +83,14 @@ class GroupMaker:
     """The block of group(). `id` is the group's id, from the beginning of the block on."""
 
     def __init__(
-        self, name: str, callbacks: Mapping[str, AnyTask | None], chunk_size: int | None, using: str | None
+        self,
+        name: str,
+        callbacks: Mapping[str, Callback | None],
+        data: Encoded | None,
+        chunk_size: int | None,
+        using: str | None,
     ) -> None:
-        self._name, self._callbacks, self._chunk_size = name, callbacks, chunk_size
+        self._name, self._callbacks, self._data, self._chunk_size = name, callbacks, data, chunk_size
         self._given = using
         self._using = ""
         self._id: int | None = None
@@ -104,7 +119,7 @@ class GroupMaker:
                 f"transaction.atomic() on {self._using!r}. Nothing was written; leave it out, or move the block."
             )
         try:
-            self._id = insert_group(self._name, self._callbacks, self._using, self._begin)
+            self._id = insert_group(self._name, self._callbacks, self._data, self._using, self._begin)
         except SynchronousOnlyOperation as error:
             self._give_up(error)
             how = "put the block into a function, and write: await sync_to_async(function)()"

@@ -9,14 +9,14 @@ from functools import partial
 from django.db import connections
 
 from jobqueue import wakeup
-from jobqueue.compat import AnyTask
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
+from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping.ends import end_if_last
-from jobqueue.grouping.members import Group, read_group, stored
+from jobqueue.grouping.members import Callback, Group, read_group, stored
 from jobqueue.grouping.nodes import close_gates, note_ends, parents_again
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.transitions.canceling import cancel_members
@@ -30,14 +30,15 @@ _LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 
 def insert_group(
     name: str,
-    callbacks: Mapping[str, AnyTask | None],
+    callbacks: Mapping[str, Callback | None],
+    data: Encoded | None,
     using: str,
     begin: Callable[[], None],
     *,
     if_failed: JobGroup.IfFailed | None = None,
 ) -> int:
     """Check the callbacks, call `begin`, and insert an open group, or a workflow with `if_failed`; its id."""
-    group = JobGroup(name=name, state=State.OPEN, callbacks=stored(callbacks, using), if_failed=if_failed)
+    group = JobGroup(name=name, state=State.OPEN, callbacks=stored(callbacks, using), data=data, if_failed=if_failed)
     begin()
     with explain_missing_table(using):
         retry_transient("enqueue", partial(group.save, using=using, force_insert=True), using=using, repeatable=False)
@@ -92,7 +93,7 @@ def _seal(group_id: int | str, using: str, *, cancels: bool) -> bool:
 
     def work() -> bool:
         with vendor(using).transaction(connections[using]):
-            group = JobGroup.objects.using(using).filter(pk=number).select_for_update().first()
+            group = JobGroup.objects.using(using).filter(pk=number).defer("data").select_for_update().first()
             if group is None:
                 raise _unknown(number)
             if group.state == State.ENDED or (group.canceled_at if cancels else group.state == State.SEALED):

@@ -19,11 +19,13 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
-from jobqueue.groups.making import check_name
+from jobqueue.groups.making import check_name, encoded_data
 from jobqueue.payload import JSON
 from jobqueue.validation import check_list
 
 if TYPE_CHECKING:
+    from jobqueue.db.fields import Encoded
+    from jobqueue.grouping.members import Callback
     from jobqueue.producer.insert import NewJob
 
 #: nodes of a workflow, and pairs of a parent and a child: it is written in one transaction
@@ -35,16 +37,17 @@ def workflow(
     name: str,
     *,
     if_failed: str = "cancel",
-    on_success: AnyTask | None = None,
-    on_failure: AnyTask | None = None,
-    on_done: AnyTask | None = None,
+    data: JSON = None,
+    on_success: Callback | None = None,
+    on_failure: Callback | None = None,
+    on_done: Callback | None = None,
     using: str | None = None,
 ) -> Workflow:
     """A workflow: add() adds nodes, each of which runs after its parents, and start() writes them all.
 
     `if_failed` says what becomes of a node whose parents have ended, one of them FAILED or CANCELED: "cancel" cancels
-    it, "continue" lets it run, "hold" keeps it until groups.resume() or a retry of the parent. Callbacks are as those
-    of group(). Nothing is written before start(). Raises InvalidValue and InvalidType.
+    it, "continue" lets it run, "hold" keeps it until groups.resume() or a retry of the parent. `data` and callbacks are
+    as those of group(). Nothing is written before start(). Raises InvalidValue, InvalidType, PayloadError.
     """
     words = check_name(name, "workflow")
     if if_failed not in _IF_FAILED:
@@ -52,7 +55,7 @@ def workflow(
             f'if_failed must be "cancel", "continue" or "hold", got {if_failed!r:.60}. Nothing was written.'
         )
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
-    return Workflow(words, if_failed, callbacks, using)
+    return Workflow(words, if_failed, callbacks, encoded_data(data), using)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +79,16 @@ class _Added:
 class Workflow:
     """A workflow that is being made: add() its nodes, then start() it."""
 
-    def __init__(self, name: str, if_failed: str, callbacks: Mapping[str, AnyTask | None], using: str | None) -> None:
-        self._name, self._if_failed, self._callbacks, self._given = name, if_failed, callbacks, using
+    def __init__(
+        self,
+        name: str,
+        if_failed: str,
+        callbacks: Mapping[str, Callback | None],
+        data: Encoded | None,
+        using: str | None,
+    ) -> None:
+        self._name, self._if_failed, self._callbacks, self._data = name, if_failed, callbacks, data
+        self._given = using
         self._nodes: dict[str, _Added] = {}
         self._started = False
 
@@ -137,7 +148,7 @@ class Workflow:
             nodes.append(NewNode(name, job, [places[parent] for parent in node.parents]))
         if_failed = JobGroup.IfFailed[self._if_failed.upper()]
         with vendor(using).transaction(connections[using]):
-            group_id = insert_group(self._name, self._callbacks, using, lambda: None, if_failed=if_failed)
+            group_id = insert_group(self._name, self._callbacks, self._data, using, lambda: None, if_failed=if_failed)
             add_nodes(group_id, nodes, using=using)
             seal(group_id, using=using)
         return group_id

@@ -716,6 +716,7 @@ class Migration(migrations.Migration):
                 ('state', fields.TinyIntegerField(choices=[(0, 'open'), (1, 'sealed'), (2, 'ended')], db_default=0, default=0, verbose_name='state')),
                 ('if_failed', fields.TinyIntegerField(choices=[(0, 'cancel'), (1, 'continue'), (2, 'hold')], null=True, verbose_name='if failed')),
                 ('callbacks', fields.PayloadField(null=True, verbose_name='callbacks')),
+                ('data', fields.PayloadField(null=True, verbose_name='data')),
                 ('total', models.IntegerField(null=True, verbose_name='total')),
                 ('done', models.IntegerField(null=True, verbose_name='done')),
                 ('failed', models.IntegerField(null=True, verbose_name='failed')),

@@ -49,6 +49,8 @@ class JobGroup(models.Model):
     if_failed = TinyIntegerField(_("if failed"), choices=IfFailed.choices, null=True)
     # The jobs that its end adds: producer.stored; by on_success, on_failure, on_done.
     callbacks = PayloadField(_("callbacks"), null=True)
+    # What group(data=...) was given.
+    data = PayloadField(_("data"), null=True)
     # Written once, when it ends.
     total = models.IntegerField(_("total"), null=True)
     done = models.IntegerField(_("done"), null=True)

@@ -37,6 +37,7 @@ from jobqueue.admin.page.formatting import (
     hint,
     moment_of,
     plain,
+    pretty,
     short_task,
     stacked,
 )
@@ -182,7 +183,7 @@ class GroupAdmin(VerbAdmin):
     search_fields = ("id",)
     search_help_text = _("Exact id of a group, or its name among the newest 10,000")
     fieldsets = (
-        (None, {"fields": ("group_state", "next", "kind", "progress", "called_back")}),
+        (None, {"fields": ("group_state", "next", "kind", "progress", "called_back", "data_shown")}),
         (_("Members"), {"fields": ("members", "nodes")}),
         (_("Times"), {"fields": ("created", "sealed", "canceled_when", "ended_when")}),
     )
@@ -276,6 +277,10 @@ class GroupAdmin(VerbAdmin):
         tasks = ((word, _task_of(callbacks[name])) for name, word in _CALLBACKS.items() if name in callbacks)
         said = ((word, hint(plain(short_task(task)), plain(task))) for word, task in tasks)
         return format_html_join("", "<div>{}: {}</div>", said) or NOTHING
+
+    @admin.display(description=_("data"))
+    def data_shown(self, group: ShownGroup) -> str:
+        return pretty(group.data)
 
     @admin.display(description=_("by state"))
     def members(self, group: Any) -> str:
