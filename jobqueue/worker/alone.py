@@ -40,7 +40,7 @@ from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.monitor.recovery import death
 from jobqueue.worker.monitor.stopping import Overtime, flag
 from jobqueue.worker.run import job_fork
-from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
 from jobqueue.worker.run.timeouts import Watch
 from jobqueue.worker.shared.processes import Forker, print_at_sigquit
@@ -157,7 +157,7 @@ def perform_alone(
 ) -> None:
     """Run the job in this process and write its end, however long that takes. `watchdog` is not started.
 
-    A job that raises Snooze, or is parked, is held: no other process must run it.
+    A job that gives itself back, by Snooze for example, or is parked, is held: no other process must run it.
     """
     watch = Watch()
     watchdog.duties.append(watch.enforce)
@@ -182,7 +182,7 @@ def perform_alone(
 def _write(outcomes: list[Outcome], slot: LeaseSlot, counts: ProcessSlot) -> None:
     ended = []
     for outcome in outcomes:
-        if outcome.ending in (Ending.SNOOZED, Ending.PARKED):
+        if outcome.gives_back:
             slot.hold = Hold.OVER
             _hold(outcome)
         else:

@@ -23,8 +23,9 @@ from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_text, mask_value, own_rules
-from jobqueue.models import FlowRule, JobAttempt
+from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
+from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.validation import readable_key
 
 if TYPE_CHECKING:
@@ -267,4 +268,4 @@ CAUSES: dict[str, StrOrPromise] = {
     FailureCause.UNKNOWN: _("unknown"),
 }
 #: what an attempt may have besides
-REQUESTED: dict[str, StrOrPromise] = {JobAttempt.SNOOZED: _("snoozed"), JobAttempt.DISCARDED: _("discarded")}
+REQUESTED: dict[str, StrOrPromise] = {end.outcome: end.label for end in REQUESTED_ENDS}

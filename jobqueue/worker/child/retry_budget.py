@@ -29,7 +29,7 @@ from jobqueue.worker.shared.counters import DependencyRates, RetryCounts, TaskRu
 
 logger = logging.getLogger("jobqueue.worker")
 
-_RAN = {Ending.OK, Ending.FINISHED, Ending.FAILED, Ending.DISCARDED}
+_RAN = {Ending.OK, Ending.FINISHED, Ending.FAILED, Ending.REQUESTED}
 #: how many names of dependencies are kept: rows may name any
 _LIMITS_MAX = 100
 
@@ -223,7 +223,7 @@ class RetryBudget:
             name = _name_of(outcome.lease)
             if error is None and dependency is None and not self._counts.counts(None, name):
                 continue
-            if outcome.ending not in _RAN:
+            if outcome.ending not in _RAN or outcome.gives_back:
                 continue
             if error is not None and error is not last:
                 last, nested = error, nested_tries(error)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jobqueue.backoff import retry_after, wait_seconds
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import TaskSpec
-from jobqueue.exceptions import JobQueueError, PayloadError, Retry, Snooze
+from jobqueue.exceptions import JobQueueError, PayloadError, Retry
 from jobqueue.failures import is_permanent
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import may_retry, options_of
@@ -21,7 +21,7 @@ from jobqueue.transitions.first_due import first_due, with_first_due
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: in the options of a job with retry_until_seconds: the attempt that has raised Snooze
+#: in the options of a job with retry_until_seconds: the attempt that is to continue in another run
 SNOOZED = "snoozed"
 # A retry is claimed a little later than it falls due.
 LATE_SECONDS = 5.0
@@ -50,8 +50,6 @@ def next_attempt(
     """What follows `error`, which ended the attempt after `run_seconds`."""
     delay = _delay(options, lease, error, task_result)
     # isinstance() would ask for __class__, which may be a property that raises.
-    if issubclass(type(error), Snooze):
-        return NextAttempt(delay, also=_also(options, lease, failed=False))
     retry = issubclass(type(error), Retry) or may_retry(options, error)
     limit, until = options.retry_until_seconds, None
     if limit is not None and retry:
@@ -61,6 +59,11 @@ def next_attempt(
         until = first_due(lease).instant + timedelta(seconds=limit)
         retry = begins <= until
     return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
+
+
+def next_run(options: TaskSpec, lease: Lease, delay_seconds: float) -> NextAttempt:
+    """What follows a run that has requested another one, without using an attempt."""
+    return NextAttempt(delay_seconds, also=_also(options, lease, failed=False))
 
 
 def is_too_late(options: TaskSpec, lease: Lease) -> bool:
@@ -92,7 +95,7 @@ def needs(lease: Lease) -> tuple[str | None, float]:
 def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
     if is_permanent(error):
         return None
-    if issubclass(type(error), Retry | Snooze) and (asked := getattr(error, "after_seconds", None)) is not None:
+    if issubclass(type(error), Retry) and (asked := getattr(error, "after_seconds", None)) is not None:
         return float(asked)
     backoff, delay = options.backoff, None
     if backoff is not None:
