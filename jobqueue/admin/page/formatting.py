@@ -15,7 +15,6 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.conf import MaskSettings
@@ -257,15 +256,6 @@ def marked(rate: float | None, text: str) -> str:
     return format_html('<strong class="jobqueue-high">{}</strong>', text) if is_high(rate) else text
 
 
-CAUSES: dict[str, StrOrPromise] = {
-    FailureCause.FORMAT: _("format"),
-    FailureCause.DEPENDENCY: _("dependency"),
-    FailureCause.DATA: _("data"),
-    FailureCause.RESOURCE: _("resource"),
-    FailureCause.LOST: _("lease lost"),
-    FailureCause.TIMEOUT: _("timeout"),
-    FailureCause.EXPIRED: _("expired"),
-    FailureCause.UNKNOWN: _("unknown"),
-}
+CAUSES: dict[str, StrOrPromise] = {cause: cause.label for cause in FailureCause}
 #: what an attempt may have besides
 REQUESTED: dict[str, StrOrPromise] = {end.outcome: end.label for end in REQUESTED_ENDS}
