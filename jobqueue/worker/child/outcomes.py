@@ -210,8 +210,8 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
         _count_and_announce(outcome, RunOutcome.LOST, counts)
     except DatabaseBusy:
         return False
-    except Error as again:
-        if _is_outage(again, outcome):
+    except Exception as again:
+        if isinstance(again, Error) and _is_outage(again, outcome):
             return False
         logger.exception("job %d: giving up; its lease will expire and be reaped", outcome.lease.job_id)
     return True
@@ -244,27 +244,33 @@ def _count_and_announce(outcome: Outcome, what: RunOutcome, counts: Counts) -> N
 
 
 def _announce(outcome: Outcome, what: RunOutcome) -> None:
+    """Tell what is written. An error here is only logged: the end must not be written again for it."""
     lease = outcome.lease
-    if what is not RunOutcome.PARKED:
-        _got_lock(lease.using, lease.job_id)
-        if what is not RunOutcome.LOST:
-            recorder.count_run(lease, outcome.run_seconds)
-    task_signals.finished(outcome, what)
-    if attempt_ended.receivers:
-        send(
-            attempt_ended,
-            Job,
-            outcome=what,
-            job_id=lease.job_id,
-            queue=lease.queue,
-            name=lease.task or "handler",
-            attempt=lease.attempt,
-            max_attempts=lease.max_attempts,
-            wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
-            run_seconds=outcome.run_seconds,
-            error=outcome.error,
-            delay_seconds=outcome.delay_seconds if what in DELAYED else None,
-        )
+    try:
+        if what is not RunOutcome.PARKED:
+            _got_lock(lease.using, lease.job_id)
+            if what is not RunOutcome.LOST:
+                recorder.count_run(lease, outcome.run_seconds)
+        task_signals.finished(outcome, what)
+        if attempt_ended.receivers:
+            send(
+                attempt_ended,
+                Job,
+                outcome=what,
+                job_id=lease.job_id,
+                queue=lease.queue,
+                name=lease.task or "handler",
+                attempt=lease.attempt,
+                max_attempts=lease.max_attempts,
+                wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
+                run_seconds=outcome.run_seconds,
+                error=outcome.error,
+                delay_seconds=outcome.delay_seconds if what in DELAYED else None,
+            )
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit of a receiver too
+        logger.exception("job %d has ended, but that could not be announced", lease.job_id)
 
 
 def _write_ending(outcome: Outcome, again: bool) -> RunOutcome:
