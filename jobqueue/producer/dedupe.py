@@ -30,14 +30,13 @@ from jobqueue.ordering import SCHEDULED, lanes
 from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob, bounded_wait, insertion
+from jobqueue.producer.life import keeps_first_due, with_first_due
 
 #: looks for the holder of a key, each after a lost race
 _ROUNDS = 4
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 #: of a job that may be replaced
 _REPLACED = ("status", "task", "gate", "fence", "attempts", "options", "ordering_key", "concurrency_key")
-#: as transitions.first_due reads it
-_FIRST_DUE = "first_due"
 
 
 class Holders(dict[bytes, int]):
@@ -197,10 +196,9 @@ def _later(job: NewJob) -> str | None:
 def _options(found: Job, job: NewJob, using: str) -> JSON | F:
     """Those that the row has, with another beginning of the life of the job, where they tell it."""
     known = found.options if isinstance(found.options, dict) else {}
-    if _FIRST_DUE not in known:
+    if not keeps_first_due(known):
         return F("options")
-    due = job.run_at or read_now(using)
-    return known | {_FIRST_DUE: [due.isoformat(), found.attempts]}
+    return with_first_due(known, job.run_at or read_now(using), found.attempts)
 
 
 def add_plain(jobs: Sequence[NewJob], using: str, until: float, added: dict[int, NewJob]) -> list[int]:

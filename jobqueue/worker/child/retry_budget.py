@@ -20,9 +20,9 @@ from jobqueue.durations import format_seconds
 from jobqueue.failures import FailureCause, is_permanent
 from jobqueue.failures.dependencies import settings_of
 from jobqueue.failures.nested import ONCE, Nested, nested_tries
+from jobqueue.producer.life import is_first_run
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import cause_of
-from jobqueue.transitions.first_due import is_first_run
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.run.retrying import needs
 from jobqueue.worker.shared.counters import DependencyRates, RetryCounts, TaskRuns

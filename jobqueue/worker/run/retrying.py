@@ -13,16 +13,14 @@ from jobqueue.conf import load
 from jobqueue.conf.task_spec import TaskSpec
 from jobqueue.exceptions import JobQueueError, PayloadError, Retry
 from jobqueue.failures import is_permanent
+from jobqueue.producer.life import after_run, continues, first_due
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import Also
-from jobqueue.transitions.first_due import first_due, with_first_due
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: in the options of a job with retry_until_seconds: the attempt that is to continue in another run
-SNOOZED = "snoozed"
 # A retry is claimed a little later than it falls due.
 LATE_SECONDS = 5.0
 
@@ -72,7 +70,7 @@ def is_too_late(options: TaskSpec, lease: Lease) -> bool:
     if limit is None:
         return False
     due = first_due(lease)
-    if isinstance(lease.options, dict) and lease.options.get(SNOOZED) == lease.attempt:
+    if continues(lease):
         return False  # it continues a run that began in time
     # The first run of a life is no retry, however long it had to wait for a worker.
     return lease.attempt > due.attempts + 1 and lease.locked_at > due.instant + timedelta(seconds=limit)
@@ -111,14 +109,9 @@ def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: C
 
 
 def _also(options: TaskSpec, lease: Lease, *, failed: bool) -> Also | None:
-    after, queue, kept = options.move_after, None, None
+    after, queue = options.move_after, None
     if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
         moved_to = options.move_to
         queue = moved_to if moved_to != lease.queue else None
-    if options.retry_until_seconds is not None:
-        due = first_due(lease)
-        known = lease.options if isinstance(lease.options, dict) else {}
-        changed = known if failed or lease.attempt == due.attempts + 1 else known | {SNOOZED: lease.attempt}
-        if not due.kept or changed != known:
-            kept = with_first_due(changed, due.instant, due.attempts)
+    kept = None if options.retry_until_seconds is None else after_run(lease, failed=failed)
     return Also(queue, kept) if queue or kept else None
