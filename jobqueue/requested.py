@@ -38,9 +38,10 @@ class RequestedEnd(NamedTuple):
 
 #: a subclass precedes its base class
 REQUESTED_ENDS = (
-    RequestedEnd(Snooze, RunOutcome.SNOOZED, True, _("snoozed"), job_snoozed),
-    RequestedEnd(Discard, RunOutcome.DISCARDED, False, _("discarded")),
+    RequestedEnd(Snooze, RunOutcome.SNOOZED, again=True, label=_("snoozed"), signal=job_snoozed),
+    RequestedEnd(Discard, RunOutcome.DISCARDED, again=False, label=_("discarded")),
 )
+_ERRORS = tuple(end.error for end in REQUESTED_ENDS)
 BY_OUTCOME = {end.outcome: end for end in REQUESTED_ENDS}
 #: the causes in JobAttempt of runs that used no attempt; those of others are FailureCauses
 UNCHARGED = tuple(outcome.value for outcome in BY_OUTCOME)
@@ -58,9 +59,9 @@ class Requested(NamedTuple):
 def requested_by(error: BaseException | None) -> Requested | None:
     """What a job requests by raising `error`; None for other errors, and for one that does not say when."""
     # isinstance() would ask for __class__, which may be a property that raises.
-    end = next((end for end in REQUESTED_ENDS if issubclass(type(error), end.error)), None)
-    if end is None or error is None:
+    if error is None or not issubclass(type(error), _ERRORS):
         return None
+    end = next(end for end in REQUESTED_ENDS if issubclass(type(error), end.error))
     found = Requested(end, storable(message(error)) or end.outcome.value, dotted_path(type(error))[:255])
     if not end.again:
         return found
