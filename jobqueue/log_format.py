@@ -12,7 +12,9 @@ from django.core.management.color import Style, no_style
 
 from jobqueue.durations import format_seconds
 from jobqueue.failures import project_trace, storable, summary
+from jobqueue.failures.text import message
 from jobqueue.masking import mask_text
+from jobqueue.requested import BY_OUTCOME
 from jobqueue.signals import RunOutcome, attempt_ended, job_reaped, lease_lost
 
 jobs = logging.getLogger("jobqueue.jobs")
@@ -53,8 +55,9 @@ def on_attempt_ended(sender: type, *, tracebacks: bool = False, **facts: Any) ->
         f"try {facts['attempt']}/{facts['max_attempts']}  wait {format_seconds(facts['wait_seconds'])}  "
         f"ran {format_seconds(facts['run_seconds'])}{_next(facts)}"
     )
-    if error is not None and outcome != RunOutcome.SNOOZED:
-        line += f"  {mask_text(str(error) if outcome == RunOutcome.DISCARDED else summary(error))}"
+    requested = BY_OUTCOME.get(outcome)
+    if error is not None and (requested is None or not requested.again):
+        line += f"  {mask_text(summary(error) if requested is None else message(error))}"
     extra = {
         "event": outcome,
         "job_id": facts["job_id"],
@@ -77,9 +80,7 @@ def _next(facts: dict[str, Any]) -> str:
     if facts["outcome"] == RunOutcome.DEAD:
         return "  no attempts left" if facts["attempt"] >= facts["max_attempts"] else "  not retried"
     delay = facts.get("delay_seconds")
-    if facts["outcome"] in (RunOutcome.RETRY, RunOutcome.SNOOZED, RunOutcome.PARKED) and delay is not None:
-        return f"  again in {format_seconds(delay)}"
-    return ""
+    return "" if delay is None else f"  again in {format_seconds(delay)}"
 
 
 def on_lease_lost(sender: type, **facts: Any) -> None:

@@ -187,7 +187,7 @@ class TracedRun(Traced):
         return [link for lease in self._leases if (link := _link(lease.options, lease.job_id)) is not None]
 
     def _end(self, span: Span, error: BaseException | None) -> None:
-        endings = [str(attempt.ending()) for attempt in self._attempts]
+        endings = [str(attempt.ended_as()) for attempt in self._attempts]
         if len(endings) == 1:
             span.set_attribute("jobqueue.outcome", endings[0])
         told: set[int] = set()

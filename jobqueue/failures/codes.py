@@ -1,4 +1,4 @@
-"""The cause classes, and the class of an error that carries a number or a status.
+"""The cause classes, the exceptions of each, and the class of an error that carries a number or a status.
 
 Of databases by the number of the server or the class of PEP 249, of HTTP and other services by the status or code of
 the answer, of the operating system by the errno.
@@ -9,20 +9,128 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 
 class FailureCause(StrEnum):
     """Why an attempt failed; stored as text in Job.cause and JobAttempt.cause."""
 
-    FORMAT = "format"
-    DEPENDENCY = "dependency"
-    DATA = "data"
-    RESOURCE = "resource"
-    LOST = "lost"
-    TIMEOUT = "timeout"
-    EXPIRED = "expired"
-    UNKNOWN = "unknown"
+    label: StrOrPromise  # in the admin
+    given: bool  # whether a project may give it; the others say what happened to the run, not what was raised in it
+
+    def __new__(cls, value: str, label: StrOrPromise, given: bool = False) -> FailureCause:
+        member = str.__new__(cls, value)
+        member._value_, member.label, member.given = value, label, given
+        return member
+
+    FORMAT = "format", _("format"), True
+    DEPENDENCY = "dependency", _("dependency"), True
+    DATA = "data", _("data"), True
+    RESOURCE = "resource", _("resource"), True
+    LOST = "lost", _("lease lost")
+    TIMEOUT = "timeout", _("timeout")
+    EXPIRED = "expired", _("expired")
+    UNKNOWN = "unknown", _("unknown"), True
+
+
+#: the paths of the exception classes of each cause, besides those that causes.RULES looks at
+CLASSES = {
+    FailureCause.LOST: "jobqueue.exceptions.JobLost",
+    FailureCause.EXPIRED: "jobqueue.exceptions.JobExpired",
+    # Only our own limits: what waits for something outside raises other classes.
+    FailureCause.TIMEOUT: "jobqueue.exceptions.SoftTimeout jobqueue.exceptions.HardTimeout",
+    FailureCause.FORMAT: "jobqueue.exceptions.PayloadError jobqueue.exceptions.MissingKey",
+    FailureCause.DATA: """
+        builtins.ValueError builtins.LookupError builtins.TypeError builtins.ArithmeticError builtins.AssertionError
+        builtins.AttributeError builtins.EOFError builtins.BufferError builtins.StopIteration
+        builtins.StopAsyncIteration
+        django.core.exceptions.ObjectDoesNotExist django.core.exceptions.MultipleObjectsReturned
+        django.core.exceptions.ValidationError django.core.exceptions.SuspiciousOperation
+        django.core.exceptions.PermissionDenied django.core.exceptions.FieldError django.http.response.Http404
+        django.core.exceptions.BadRequest django.core.exceptions.ViewDoesNotExist
+        django.template.exceptions.TemplateDoesNotExist django.template.exceptions.TemplateSyntaxError
+        django.core.signing.BadSignature
+        django.db.models.deletion.ProtectedError django.db.models.deletion.RestrictedError
+        json.decoder.JSONDecodeError _csv.Error struct.error zlib.error xml.parsers.expat.ExpatError
+        zipfile.BadZipFile gzip.BadGzipFile tarfile.TarError binascii.Error lzma.LZMAError _lzma.LZMAError
+        configparser.Error
+        xml.etree.ElementTree.ParseError xml.sax._exceptions.SAXException pyexpat.ExpatError
+        pickle.PickleError _pickle.PickleError shutil.SameFileError email.errors.MessageError
+        jsonschema.exceptions.ValidationError jsonschema.exceptions.SchemaError marshmallow.exceptions.ValidationError
+        pydantic_core._pydantic_core.ValidationError yaml.error.YAMLError cerberus.validator.DocumentError
+        lxml.etree.Error PIL.UnidentifiedImageError openpyxl.utils.exceptions.InvalidFileException
+        phonenumbers.phonenumberutil.NumberParseException jwt.exceptions.PyJWTError
+        requests.exceptions.InvalidURL requests.exceptions.MissingSchema requests.exceptions.InvalidSchema
+        requests.exceptions.InvalidHeader requests.exceptions.InvalidJSONError requests.exceptions.StreamConsumedError
+        httpx.InvalidURL httpx.UnsupportedProtocol httpx.LocalProtocolError httpx.CookieConflict httpx.StreamError
+        aiohttp.client_exceptions.InvalidURL urllib3.exceptions.LocationParseError
+        urllib3.exceptions.URLSchemeUnknown http.client.InvalidURL http.client.UnknownTransferEncoding
+        redis.exceptions.DataError redis.exceptions.InvalidPipelineStack
+        kombu.exceptions.SerializationError kombu.exceptions.ContentDisallowed kombu.exceptions.SerializerNotInstalled
+        kombu.exceptions.DecodeError kombu.exceptions.EncodeError
+        ftplib.error_perm pymongo.errors.DuplicateKeyError
+        botocore.exceptions.ParamValidationError botocore.exceptions.ValidationError
+        botocore.exceptions.UnknownServiceError botocore.exceptions.InvalidRegionError
+        botocore.exceptions.UnknownParameterError botocore.exceptions.RangeError
+        pymongo.errors.WriteError pymongo.errors.InvalidOperation pymongo.errors.InvalidName pymongo.errors.InvalidURI
+        pymongo.errors.CollectionInvalid pymongo.errors.DocumentTooLarge bson.errors.BSONError
+        elastic_transport.SerializationError elastic_transport._exceptions.SerializationError
+        stripe._error.SignatureVerificationError stripe.error.SignatureVerificationError
+        slack_sdk.errors.SlackRequestError slack_sdk.errors.SlackObjectFormationError
+        hvac.exceptions.InvalidRequest hvac.exceptions.InvalidPath hvac.exceptions.ParamValidationError
+        dns.exception.SyntaxError dns.resolver.NXDOMAIN dns.resolver.NoAnswer
+        zeep.exceptions.Error xmlrpc.client.Fault
+        sqlalchemy.exc.NoResultFound sqlalchemy.exc.MultipleResultsFound
+    """,
+    FailureCause.DEPENDENCY: """
+        builtins.ConnectionError builtins.TimeoutError subprocess.TimeoutExpired
+        socket.gaierror socket.herror ssl.SSLError
+        urllib.error.ContentTooShortError http.client.HTTPException
+        requests.exceptions.RequestException requests.exceptions.JSONDecodeError
+        urllib3.exceptions.HTTPError httpx.HTTPError httpcore.NetworkError
+        httpcore.TimeoutException httpcore.ProtocolError aiohttp.client_exceptions.ClientError
+        asyncio.exceptions.IncompleteReadError websockets.exceptions.WebSocketException
+        anyio.BrokenResourceError h11._util.RemoteProtocolError
+        botocore.exceptions.BotoCoreError botocore.exceptions.HTTPClientError boto3.exceptions.Boto3Error
+        google.auth.exceptions.GoogleAuthError
+        redis.exceptions.RedisError redis.exceptions.ReadOnlyError redis.exceptions.ClusterDownError
+        redis.exceptions.BusyLoadingError redis.exceptions.NoPermissionError
+        redis.exceptions.AuthenticationWrongNumberOfArgsError redis.exceptions.TryAgainError
+        redis.exceptions.MasterDownError redis.exceptions.MovedError redis.exceptions.AskError
+        kombu.exceptions.OperationalError kombu.exceptions.KombuError pika.exceptions.AMQPError
+        kafka.errors.KafkaError aiokafka.errors.KafkaError nats.errors.Error
+        pymongo.errors.PyMongoError pymemcache.exceptions.MemcacheError
+        elastic_transport.TransportError elastic_transport._exceptions.TransportError
+        opensearchpy.exceptions.ImproperlyConfigured slack_sdk.errors.SlackClientError azure.core.exceptions.AzureError
+        hvac.exceptions.VaultError dns.exception.DNSException google.api_core.exceptions.GoogleAPIError
+        xmlrpc.client.ResponseError
+        imaplib.IMAP4.error poplib.error_proto ftplib.Error nntplib.NNTPError
+        paramiko.ssh_exception.SSHException paramiko.ssh_exception.NoValidConnectionsError
+        ldap.LDAPError twilio.base.exceptions.TwilioException
+        openai.APIConnectionError stripe._error.APIConnectionError stripe.error.APIConnectionError
+        jobqueue.exceptions.DestinationDown jobqueue.exceptions.OutcomeUnknown
+    """,
+    FailureCause.RESOURCE: """
+        builtins.MemoryError builtins.RecursionError locale.Error _queue.Empty queue.Empty queue.Full
+        concurrent.futures._base.BrokenExecutor multiprocessing.ProcessError
+        psycopg_pool.errors.PoolTimeout psycopg_pool.errors.TooManyRequests psycopg_pool.PoolTimeout
+        psycopg_pool.TooManyRequests psycopg2.pool.PoolError
+        sqlalchemy.exc.TimeoutError
+        httpx.PoolTimeout httpcore.PoolTimeout urllib3.exceptions.EmptyPoolError
+        urllib3.exceptions.FullPoolError
+        redis.exceptions.MaxConnectionsError redis.exceptions.OutOfMemoryError redis.exceptions.WatchError
+        redis.exceptions.LockError
+        kombu.exceptions.LimitExceeded kombu.exceptions.ConnectionLimitExceeded kombu.exceptions.ChannelLimitExceeded
+        jobqueue.exceptions.DatabaseBusy jobqueue.exceptions.LockNotAcquired jobqueue.exceptions.LockLost
+        jobqueue.exceptions.StaleSnapshot jobqueue.exceptions.StaleFence jobqueue.exceptions.InProgress
+        jobqueue.exceptions.DedupeConflict jobqueue.exceptions.QueueFull
+    """,
+}
 
 
 #: the cause of an exception by what it carries, as a status or an errno; None: the next class of its MRO decides

@@ -10,15 +10,8 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.codes import FailureCause
 from jobqueue.validation import did_you_mean
 
-#: causes that a project may give; the others say what happened to the run, not what was raised in it
-GIVEN = (
-    FailureCause.FORMAT,
-    FailureCause.DEPENDENCY,
-    FailureCause.DATA,
-    FailureCause.RESOURCE,
-    FailureCause.UNKNOWN,
-)
-_NAMES = {cause.name: cause for cause in GIVEN}
+#: the causes that a project may give
+_NAMES = {cause.name: cause for cause in FailureCause if cause.given}
 
 
 def read_causes(given: object, where: str) -> dict[str, FailureCause]:

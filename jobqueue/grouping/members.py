@@ -30,6 +30,7 @@ from jobqueue.payload import JSON
 from jobqueue.producer.dedupe import holders
 from jobqueue.producer.enqueueing import add_many, with_context
 from jobqueue.producer.insert import NewJob
+from jobqueue.producer.life import FIRST_DUE
 from jobqueue.producer.stored import from_json, job_from_json, job_to_json, to_json
 
 #: of a member, and of a callback: the id of the group
@@ -124,7 +125,7 @@ def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
     if not node.parents:
         return job
     # The time within which it may be retried begins when its parents have ended, which is its run_at then.
-    return replace(without_option(job, "first_due"), waits=(PARENTS_GATE, WAITS_FOR_PARENTS))
+    return replace(without_option(job, FIRST_DUE), waits=(PARENTS_GATE, WAITS_FOR_PARENTS))
 
 
 def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, using: str) -> list[int]:

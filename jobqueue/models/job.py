@@ -186,13 +186,10 @@ FREE_KEY = (Job.Status.DONE, Job.Status.CANCELED)
 
 
 class JobAttempt(models.Model):
-    """One failed or lost attempt, or a run that the job ended by Snooze or Discard (the newest snooze of an attempt).
+    """One failed or lost attempt, or a run whose end the job requested (of several snoozes in one attempt, the newest).
 
     Successful jobs write no row: their one attempt is on the job itself.
     """
-
-    #: `cause` of the runs that used no attempt; of others it is a FailureCause
-    SNOOZED, DISCARDED = "snoozed", "discarded"
 
     id = UnsignedBigAutoField(primary_key=True)
     job_id = JobIdField(_("job"))

@@ -31,14 +31,13 @@ from jobqueue.ordering import SCHEDULED, lanes
 from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob, bounded_wait, insertion
+from jobqueue.producer.life import keeps_first_due, with_first_due
 
 #: looks for the holder of a key, each after a lost race
 _ROUNDS = 4
 LIVE = (Job.Status.READY, Job.Status.PROCESSING)
 #: of a job that may be replaced
 _REPLACED = ("status", "task", "gate", "fence", "attempts", "options", "ordering_key", "concurrency_key")
-#: as transitions.first_due reads it
-_FIRST_DUE = "first_due"
 
 
 class Holders(dict[bytes, int]):
@@ -201,8 +200,8 @@ def _options(found: Job, job: NewJob, using: str) -> JSON | F:
     given = json.loads(job.options) if job.options else {}
     wanted = {name: value for name, value in known.items() if name != CONTEXT}
     wanted |= {CONTEXT: given[CONTEXT]} if CONTEXT in given else {}
-    if _FIRST_DUE in known:
-        wanted[_FIRST_DUE] = [(job.run_at or read_now(using)).isoformat(), found.attempts]
+    if keeps_first_due(known):
+        wanted = with_first_due(wanted, job.run_at or read_now(using), found.attempts)
     return F("options") if wanted == known else wanted
 
 

@@ -16,6 +16,7 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models.schedule import DIGEST_CHARS
 from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
+from jobqueue.producer.life import keeps_first_due, with_first_due
 from jobqueue.producer.stored import from_json as value_from_json
 from jobqueue.producer.stored import job_from_json, job_to_json, read, values
 from jobqueue.producer.stored import to_json as value_to_json
@@ -41,8 +42,8 @@ class Definition:
     def job(self, tick: datetime, run_at: datetime | None, now: datetime) -> NewJob:
         """The job of a tick, to run at an instant (None: at once)."""
         options = json.loads(self.template.options) if self.template.options else {}
-        if "first_due" in options:
-            options["first_due"] = [None if run_at is None else run_at.isoformat(), 0]
+        if keeps_first_due(options):
+            options = with_first_due(options, run_at)
         options["tick"] = tick.isoformat()
         expires = self.expires
         if isinstance(expires, float):

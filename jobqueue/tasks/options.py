@@ -13,6 +13,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import JobQueueError, PayloadError
 from jobqueue.failures.causes import classes
 from jobqueue.payload import JSON, encode
+from jobqueue.producer.life import with_first_due
 
 _BYTES_MAX = 8192
 _STORED = {name: option for name, option in OPTIONS.items() if option.in_options}
@@ -38,8 +39,7 @@ def own_options(task: AnyTask, due: datetime | None = None) -> Encoded | None:
         # As transitions.claiming.plans reads it: a claim reads the options anyway.
         own["unique"] = spec.unique
     if spec.retry_until_seconds is not None:
-        # As transitions.first_due reads it: crashes and parking move run_at.
-        own["first_due"] = [None if due is None else due.isoformat(), 0]
+        own = with_first_due(own, due)
     return Encoded(encode(own, max_bytes=_BYTES_MAX, what="what using() was given")) if own else None
 
 

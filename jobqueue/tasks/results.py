@@ -46,6 +46,7 @@ from jobqueue.exceptions import (
 from jobqueue.failures import FailureCause, describe, dotted_path
 from jobqueue.models import Job, JobAttempt
 from jobqueue.payload import JSON
+from jobqueue.requested import UNCHARGED
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
 from jobqueue.validation import check_id
@@ -203,7 +204,7 @@ def _load_once(job_id: int, alias: str, using: str) -> JobTaskResult:
 
 def _with_history(job: Job, task: AnyTask, alias: str, using: str) -> JobTaskResult:
     history = JobAttempt.objects.using(using).filter(job_id=job.pk).order_by("id")
-    history = history.exclude(cause__in=(JobAttempt.SNOOZED, JobAttempt.DISCARDED))
+    history = history.exclude(cause__in=UNCHARGED)
     # A job that has never failed has no history, so reading a new one takes one statement.
     return result_of(job, task, alias, list(history) if job.attempts else [])
 
@@ -369,7 +370,7 @@ def _existing(ids: Iterable[int], task: AnyTask, alias: str, using: str) -> dict
         attempts: dict[int, list[JobAttempt]] = defaultdict(list)
         if failed := [job.pk for job in jobs if job.attempts]:
             history = JobAttempt.objects.using(using).filter(job_id__in=failed).order_by("id")
-            for attempt in history.exclude(cause__in=(JobAttempt.SNOOZED, JobAttempt.DISCARDED)):
+            for attempt in history.exclude(cause__in=UNCHARGED):
                 attempts[attempt.job_id].append(attempt)
         for job in jobs:
             own = (registry.find_task(job.task) if job.task else None) or task

@@ -36,6 +36,7 @@ from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.batch import calls_of
 from jobqueue.worker.run.perform import InlineRun, perform
+from jobqueue.worker.shared.scoreboard import ProcessSlot
 
 WORKER = "jobqueue.testing"
 LEASE_SECONDS = 60.0
@@ -215,15 +216,6 @@ def run(leases: Sequence[Lease], *, acked: bool = True) -> Iterator[JobRun]:
             yield JobRun(lease.job_id, lease.queue, lease.task or "handler", lease.attempt, ended, outcome.error)
 
 
-@dataclass
-class _Counts:
-    finished: int = 0
-    failed: int = 0
-    lost: int = 0
-    snoozed: int = 0
-    discarded: int = 0
-
-
 def _settle(outcome: Outcome) -> str:
     """Write the end of a run, and return what it was."""
     ends: list[str] = []
@@ -235,7 +227,7 @@ def _settle(outcome: Outcome) -> str:
     try:
         left = [outcome]
         for attempt in range(3):
-            left = settle(left, _Counts(), again=attempt > 0)
+            left = settle(left, ProcessSlot(), again=attempt > 0)
             if not left:
                 break
     finally:

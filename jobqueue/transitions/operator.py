@@ -36,7 +36,7 @@ from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.payload import JSON, encode
 from jobqueue.producer.enqueueing import add
 from jobqueue.producer.insert import NewJob
-from jobqueue.transitions.first_due import begins_again
+from jobqueue.producer.life import begins_again, keeps_first_due, with_first_due
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, lease_of
 from jobqueue.transitions.releasing import release, release_many
 from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_again_in_groups, run_verb
@@ -402,9 +402,9 @@ def _copy(job: Job, tags: tuple[str, ...]) -> NewJob:
     if isinstance(options, dict):
         # The copy is no member of a group.
         options = {name: value for name, value in options.items() if name not in (MEMBER, CALLBACK, PARENT)} or None
-    if isinstance(options, dict) and "first_due" in options:
+    if isinstance(options, dict) and keeps_first_due(options):
         # The time within which it may be retried begins anew.
-        options = options | {"first_due": [None, 0]}
+        options = with_first_due(options, None)
     return NewJob(
         queue=job.queue,
         payload=_encoded(job.payload),

@@ -13,7 +13,7 @@ from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state
-from jobqueue.transitions.first_due import begins_again
+from jobqueue.producer.life import begins_again
 from jobqueue.transitions.operator import make_due, new_life
 from jobqueue.transitions.verb import JobRef, run_again_in_groups
 

@@ -1,4 +1,4 @@
-"""PROCESSING -> READY or CANCELED without using an attempt: given back, or because the job raised Snooze or Discard."""
+"""PROCESSING -> READY or CANCELED without using an attempt: given back, or because the job requested that end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import Verb
-from jobqueue.exceptions import Discard, Snooze
-from jobqueue.failures import dotted_path, storable
+from jobqueue.failures import storable
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.models.rows import in_state
-from jobqueue.signals import job_parked, job_snoozed
+from jobqueue.requested import Requested
+from jobqueue.signals import job_parked
 from jobqueue.transitions.claiming.claimer import release_with
 from jobqueue.transitions.failing import Also, Failure, attempt_row
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, check_lease, held
@@ -156,43 +156,27 @@ class _Run(NamedTuple):
     row: JobAttempt
 
 
-def snooze_run(
-    lease: Lease, *, error: Snooze, log: str | None = None, also: Also | None = None, again: bool = False
+def end_as_requested(
+    lease: Lease, requested: Requested, *, log: str | None = None, also: Also | None = None, again: bool = False
 ) -> Job.Status:
-    """The job raised Snooze: READY in error.after_seconds, attempts unchanged. Raises LeaseLost like ack.
+    """Write the end that the job requested, and keep the run in JobAttempt. Raises LeaseLost like ack.
 
-    CANCELED if the job was asked to cancel. The run is kept in JobAttempt, where it replaces an earlier snooze of the
-    same attempt: a job may snooze for days. `also` and `again` as in fail().
+    READY after delay_seconds, unless the job was asked to cancel; or CANCELED with the text as last_error, where
+    `cause` and `fingerprint` become NULL, because that is no failure. `also` (for READY) and `again` as in fail().
     """
-    changes = {
-        "status": Job.Status.READY,
-        "wait_reason": "snoozed",
-        "run_at": UtcNowPlus(error.after_seconds),
-        "updated_at": UtcNow(),
-        **RELEASED,
-    }
-    if also is not None and also.options is not None:
-        changes["options"] = also.options
-    facts = {"delay_seconds": error.after_seconds}
-    row = attempt_row(lease, Failure(JobAttempt.SNOOZED, storable(str(error)), dotted_path(type(error))), log)
-    return _end_run("snooze", _Run(lease, changes, row), {Job.Status.READY: [(job_snoozed, facts)]}, again)
-
-
-def discard_run(lease: Lease, *, error: Discard, log: str | None = None, again: bool = False) -> Job.Status:
-    """The job raised Discard: CANCELED with the reason as last_error. Raises LeaseLost like ack. `again` as in fail().
-
-    The run is kept in JobAttempt. `cause` and `fingerprint` become NULL, because last_error is no failure.
-    """
-    reason = storable(error.reason)
-    row = attempt_row(lease, Failure(JobAttempt.DISCARDED, reason, dotted_path(type(error))), log)
-    return _end_run(
-        "discard", _Run(lease, canceled() | {"last_error": reason, "cause": None, "fingerprint": None}, row), {}, again
-    )
-
-
-def _end_run(verb: Verb, run: _Run, signals: Signals, again: bool) -> Job.Status:
-    portion = Portion(run.lease.using, partial(_write_run, run), [run.lease])
-    return run_verb(verb, [portion], signals, again=again).status()
+    end, text, kind, delay = requested
+    signals: Signals = {}
+    if delay is None:
+        changes = canceled() | {"last_error": text, "cause": None, "fingerprint": None}
+    else:
+        changes = _snoozed(delay, end.outcome.value)
+        if also is not None and also.options is not None:
+            changes["options"] = also.options
+        if end.signal is not None:
+            signals = {Job.Status.READY: [(end.signal, {"delay_seconds": delay})]}
+    row = attempt_row(lease, Failure(end.outcome.value, text, kind), log)
+    portion = Portion(lease.using, partial(_write_run, _Run(lease, changes, row)), [lease])
+    return run_verb("snooze" if end.again else "discard", [portion], signals, again=again).status()
 
 
 def _write_run(run: _Run, tries: int) -> Written:
@@ -200,9 +184,9 @@ def _write_run(run: _Run, tries: int) -> Written:
     using, status = lease.using, Job.Status(changes["status"])
     with vendor(using).transaction(connections[using]):
         if held(lease).filter(cancel_requested_at__isnull=True).update(**changes):
-            _keep_attempt(row, using)
+            _keep_attempt(row, using, once=status is Job.Status.READY)
         elif held(lease).update(**(changes if status is Job.Status.CANCELED else canceled())):
-            _keep_attempt(row, using)
+            _keep_attempt(row, using, once=status is Job.Status.READY)
             status = Job.Status.CANCELED
         elif tries > 1 and (found := _run_by_earlier_try(lease, row, status)) is not None:
             status = found
@@ -211,10 +195,13 @@ def _write_run(run: _Run, tries: int) -> Written:
     return {status: [lease]}
 
 
-def _keep_attempt(row: JobAttempt, using: str) -> None:
-    rows = JobAttempt.objects.using(using).filter(job_id=row.job_id)
-    earlier = rows.filter(attempt=row.attempt, cause=JobAttempt.SNOOZED).values_list("pk", flat=True).first()
-    if row.cause != JobAttempt.SNOOZED or earlier is None:
+def _keep_attempt(row: JobAttempt, using: str, *, once: bool) -> None:
+    """Keep the run; `once`: in place of an earlier one of this attempt, because a job may snooze for days."""
+    earlier = None
+    if once:
+        rows = JobAttempt.objects.using(using).filter(job_id=row.job_id)
+        earlier = rows.filter(attempt=row.attempt, cause=row.cause).values_list("pk", flat=True).first()
+    if earlier is None:
         row.save(using=using, force_insert=True)
         return
     # By its key, so that no row or gap of another job is locked.

@@ -27,6 +27,7 @@ from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
 from jobqueue.payload import JSON
+from jobqueue.requested import REQUESTED_ENDS, UNCHARGED
 from jobqueue.signals import (
     RunOutcome,
     job_canceled,
@@ -34,13 +35,12 @@ from jobqueue.signals import (
     job_done,
     job_failed,
     job_reaped,
-    job_snoozed,
 )
 from jobqueue.transitions.dependants import decide_dependants
 from jobqueue.transitions.leases import Lease, lost
 
 #: signals about a run, which also say which attempt it was and in which worker
-_OF_RUNS = (job_done, job_failed, job_dead, job_reaped, job_snoozed)
+_OF_RUNS = (job_done, job_failed, job_dead, job_reaped, *(end.signal for end in REQUESTED_ENDS if end.signal))
 
 
 class JobRef(NamedTuple):
@@ -257,7 +257,7 @@ def charged_fences(leases: Iterable[Lease], *, using: str) -> set[tuple[int, int
     """(job id, fence) of those of `leases` whose attempt is recorded as failed."""
     wanted = {(lease.job_id, lease.fence) for lease in leases}
     rows = JobAttempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in wanted])
-    rows = rows.exclude(cause__in=(JobAttempt.SNOOZED, JobAttempt.DISCARDED))
+    rows = rows.exclude(cause__in=UNCHARGED)
     known: set[tuple[int, int]] = retry_transient(
         "settle", partial(set, rows.values_list("job_id", "fence")), using=using
     )

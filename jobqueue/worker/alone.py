@@ -22,7 +22,7 @@ from jobqueue import transitions
 from jobqueue.conf import load
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db.retry import observe_refusals
-from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
+from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
 from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import last_rules
 from jobqueue.lockstats import recorder as lock_stats
@@ -36,11 +36,13 @@ from jobqueue.transitions import Lease
 from jobqueue.transitions.alone import claim_alone
 from jobqueue.transitions.leases import held
 from jobqueue.transitions.releasing import hold_many
+from jobqueue.transitions.renewing import renew_in_hand
 from jobqueue.worker.child.outcomes import settle, settle_alone
+from jobqueue.worker.monitor.duty_thread import call_twice
 from jobqueue.worker.monitor.recovery import death
 from jobqueue.worker.monitor.stopping import Overtime, flag
 from jobqueue.worker.run import job_fork
-from jobqueue.worker.run.attempt import Ending, Outcome
+from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
 from jobqueue.worker.run.timeouts import Watch
 from jobqueue.worker.shared.processes import Forker, print_at_sigquit
@@ -145,9 +147,16 @@ def _run_forked(lease: Lease, scoreboard: Scoreboard) -> int:
 
 
 def _run(lease: Lease, scoreboard: Scoreboard, index: int, asked_to_stop: Callable[[], bool]) -> None:
+    slot, header = scoreboard.lease_slots[index][0], scoreboard.header
+
+    def should_stop() -> bool:
+        # As in the children of a worker (worker.run.pool): nobody renews the lease any more.
+        now = time.monotonic()
+        return (now > slot.lease_until and now - header.renewed_at > lease.lease_seconds / 2) or asked_to_stop()
+
     watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
     job_stats.start(lease.using)
-    perform_alone(lease, scoreboard.lease_slots[index][0], scoreboard.slots[index], asked_to_stop, watchdog)
+    perform_alone(lease, slot, scoreboard.slots[index], should_stop, watchdog)
     lock_stats.close()
     job_stats.close()
 
@@ -157,7 +166,7 @@ def perform_alone(
 ) -> None:
     """Run the job in this process and write its end, however long that takes. `watchdog` is not started.
 
-    A job that raises Snooze, or is parked, is held: no other process must run it.
+    A job that gives itself back, by Snooze for example, or is parked, is held: no other process must run it.
     """
     watch = Watch()
     watchdog.duties.append(watch.enforce)
@@ -182,7 +191,7 @@ def perform_alone(
 def _write(outcomes: list[Outcome], slot: LeaseSlot, counts: ProcessSlot) -> None:
     ended = []
     for outcome in outcomes:
-        if outcome.ending in (Ending.SNOOZED, Ending.PARKED):
+        if outcome.gives_back:
             slot.hold = Hold.OVER
             _hold(outcome)
         else:
@@ -208,7 +217,7 @@ def _hold(outcome: Outcome) -> None:
 
 def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
     """Do what a monitor does for one process, until it has ended; returns its wait status."""
-    slot, overtime = scoreboard.slots[0], Overtime(scoreboard)
+    slot, overtime, keeper = scoreboard.slots[0], Overtime(scoreboard), _Keeper(lease, scoreboard)
     slot.state = State.RUNNING
     renewed = flagged = looked = time.monotonic()
     while True:
@@ -219,11 +228,56 @@ def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
         if now - looked > _OVERTIME_SECONDS:
             looked = now
             overtime.enforce([0])
-        with suppress(LeaseLost, Error, DatabaseBusy):
-            if now - renewed > renew_seconds:
-                renewed = now
-                transitions.heartbeat(lease, lease_seconds=lease.lease_seconds)
-            if now - flagged > _FLAG_SECONDS:
-                flagged = now
-                flag(scoreboard.in_hand(0), lease.using)
+        if now - renewed > renew_seconds:
+            renewed = now
+            keeper.do(keeper.renew)
+        if now - flagged > _FLAG_SECONDS:
+            flagged = now
+            keeper.do(keeper.flag)
         time.sleep(_LOOK_SECONDS)
+
+
+class _Keeper:
+    """Renews the lease of a job that runs alone in another process, and tells it to stop if it was lost or canceled."""
+
+    def __init__(self, lease: Lease, scoreboard: Scoreboard) -> None:
+        self._lease, self._scoreboard = lease, scoreboard
+        self._failing = self._lost = False
+
+    def do(self, duty: Callable[[], None]) -> None:
+        """Call `duty`. A database that does not answer is logged once, and again when it answers."""
+        job_id, using = self._lease.job_id, self._lease.using
+        try:
+            call_twice(duty, using)
+        except (Error, DatabaseBusy) as error:
+            if not self._failing:
+                words = "the lease of job %d cannot be renewed (%s); it runs on, and the renewal is tried again"
+                logger.warning(words, job_id, error)
+            self._failing = True
+            connections[using].close()
+        else:
+            if self._failing and duty == self.renew:
+                logger.info("the lease of job %d is renewed again", job_id)
+                self._failing = False
+
+    def renew(self) -> None:
+        """Extend the lease; the job is asked to stop if it was lost, as it may run again elsewhere."""
+        lease, asked = self._lease, time.monotonic()
+        held_for = renew_in_hand([(lease.job_id, lease.token)], lease_seconds=lease.lease_seconds, using=lease.using)
+        slot, self._scoreboard.header.renewed_at = self._scoreboard.lease_slots[0][0], asked
+        for seconds in held_for.values():
+            slot.renewed(lease.job_id, lease.fence, asked + seconds)
+        if held_for or slot.hold > Hold.RUNNING or self._is_finished():
+            return
+        slot.flags |= LOST
+        if not self._lost:
+            self._lost = True
+            logger.error("job %d has lost its lease while it runs alone; it is asked to stop", lease.job_id)
+
+    def flag(self) -> None:
+        flag(self._scoreboard.in_hand(0), self._lease.using)
+
+    def _is_finished(self) -> bool:
+        """Whether the job has ended by finish(), while its body still runs."""
+        rows = Job.objects.using(self._lease.using).filter(pk=self._lease.job_id, fence=self._lease.fence)
+        return rows.filter(status=Job.Status.DONE).exists()

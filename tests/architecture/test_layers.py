@@ -17,7 +17,7 @@ PACKAGE = ROOT / "jobqueue"
 #: from the bottom up: a module may import its own room and those above it in this list; the longest name counts
 ROOMS = [
     "exceptions", "compat", "validation", "durations", "failures", "payload",
-    "backoff", "conf", "masking", "signals", "otel", "middleware",
+    "backoff", "conf", "masking", "signals", "requested", "otel", "middleware",
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",

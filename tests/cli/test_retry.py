@@ -1,25 +1,29 @@
 """manage.py jobs retry: by id, and alone in a process of its own."""
 
 import json
+import os
+import time
 from contextlib import contextmanager, suppress
 from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from jobqueue.exceptions import JobLost
 from jobqueue.flow import pause
 from jobqueue.models import Job, JobAttempt
 from jobqueue.signals import lease_lost
-from jobqueue.transitions import alone, claim, fail_many
+from jobqueue.transitions import ack, alone, claim, fail_many, reap
 from jobqueue.transitions.alone import claim_alone
 from jobqueue.worker import alone as worker_alone
-from jobqueue.worker.shared.scoreboard import CANCEL, LeaseSlot, ProcessSlot
+from jobqueue.worker.shared.processes import Forker
+from jobqueue.worker.shared.scoreboard import CANCEL, LOST, Hold, LeaseSlot, ProcessSlot, Scoreboard
 from tests.app import tasks
-from tests.factories import job, make_in_state, make_job, set_columns, state
+from tests.factories import expire, job, make_in_state, make_job, set_columns, state
 from tests.marks import committed, finding
+from tests.patience import wait_until
 
 pytestmark = committed
 
@@ -213,3 +217,108 @@ def test_a_job_that_runs_alone_sees_that_it_is_to_stop_when_it_is_canceled(monke
     watchdog = SimpleNamespace(duties=[], start=lambda: None)
     worker_alone.perform_alone(lease, slot, ProcessSlot(), lambda: False, watchdog)
     assert seen == [False, True]
+
+
+class Bell:
+    """Rung in this process, heard in a forked one."""
+
+    def __init__(self):
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    def ring(self):
+        return os.write(self._write, b"x")
+
+    def rung(self, *_):
+        with suppress(BlockingIOError):
+            return os.read(self._read, 1)
+
+
+@pytest.fixture
+def alone_until():
+    """Claim a job alone, fork a process that ends when `over` is true, and wait for it as the command does."""
+
+    def wait(over, prepare=lambda lease: None):
+        lease = claim_alone(quarantined(tasks.add, 1, 2), worker="w")
+        prepare(lease)
+        connections.close_all()
+        scoreboard = Scoreboard(1, 1)
+        scoreboard.fill(0)
+        slot = scoreboard.lease_slots[0][0]
+        slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=60.0, lease_until=time.monotonic() + 60)
+        slot.hold = Hold.RUNNING
+
+        def runs():
+            wait_until(lambda: over(slot), what="a sign that it is to end")
+            return 0
+
+        scoreboard.slots[0].pid = Forker().fork(runs)
+        assert os.waitstatus_to_exitcode(worker_alone._wait(lease, scoreboard, 0.05)) == 0
+        return slot
+
+    return wait
+
+
+def reaped(lease):
+    expire(lease)
+    reap()
+
+
+@pytest.mark.parametrize("lost", [expire, reaped])
+def test_a_job_that_runs_alone_is_asked_to_stop_if_its_lease_is_lost(alone_until, caplog, lost):
+    is_told, bell = "has lost its lease while it runs alone; it is asked to stop", Bell()
+    caplog.handler.addFilter(lambda record: is_told not in record.getMessage() or bell.ring())
+    alone_until(lambda slot: slot.flags & LOST and bell.rung(), prepare=lost)
+    assert caplog.text.count(is_told) == 1
+
+
+def test_a_job_that_has_finished_itself_has_lost_no_lease(alone_until, caplog, monkeypatch):
+    renew, asked, bell = worker_alone.renew_in_hand, [], Bell()
+
+    def counted(*given, **more):
+        asked.append(given)
+        if len(asked) == 3:
+            bell.ring()
+        return renew(*given, **more)
+
+    monkeypatch.setattr(worker_alone, "renew_in_hand", counted)
+    alone_until(bell.rung, prepare=ack)
+    assert "lost its lease" not in caplog.text
+
+
+def test_renewals_that_fail_while_a_job_runs_alone_are_logged_once_and_tried_again(alone_until, caplog, monkeypatch):
+    caplog.set_level("INFO", "jobqueue.worker")
+    renew, asked, bell = worker_alone.renew_in_hand, [], Bell()
+
+    def refused(*given, **more):
+        asked.append(given)
+        if len(asked) < 7:
+            raise OperationalError("away")
+        found = renew(*given, **more)
+        bell.ring()
+        return found
+
+    monkeypatch.setattr(worker_alone, "renew_in_hand", refused)
+    alone_until(bell.rung)
+    said = [record.getMessage() for record in caplog.records if "renewed" in record.getMessage()]
+    assert len(said) == 2
+    assert "cannot be renewed (away); it runs on, and the renewal is tried again" in said[0]
+    assert "is renewed again" in said[1]
+
+
+def test_a_job_that_runs_alone_stops_when_nobody_renews_its_lease_any_more(monkeypatch):
+    lease, seen, scoreboard = claim_alone(quarantined(tasks.add, 1, 2), worker="w"), [], Scoreboard(1, 1)
+    slot = scoreboard.lease_slots[0][0]
+
+    def runs(leases, run):
+        seen.append(run.asked_to_stop())
+        slot.lease_until = time.monotonic() - 1
+        seen.append(run.asked_to_stop())
+        scoreboard.header.renewed_at -= lease.lease_seconds
+        seen.append(run.asked_to_stop())
+        return []
+
+    monkeypatch.setattr(worker_alone, "perform", runs)
+    monkeypatch.setattr(worker_alone, "Watchdog", lambda *_: SimpleNamespace(duties=[], start=lambda: None))
+    worker_alone._run(lease, scoreboard, 0, lambda: False)
+    assert seen == [False, False, True]

@@ -61,3 +61,23 @@ def test_an_unexpected_error_between_two_writes_loses_no_end(monkeypatch, error)
     pool.ends.put(outcome(1), outcome(2))
     wait_until(lambda: pool.written == [1, 2])
     assert found.unwritten == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_an_outcome_that_ends_its_write_unexpectedly_is_put_aside_alone(monkeypatch, caplog, error):
+    again_of = {}
+
+    def settle(outcomes, slot, again):
+        if any(one.lease == 2 for one in outcomes):
+            raise error("unexpected")
+        again_of.update((one.lease, again) for one in outcomes)
+        return []
+
+    monkeypatch.setattr(settler, "settle", settle)
+    pool = Pool()
+    found = settler.Settler(child_with(pool), Outage(), threads=1)
+    pool.ends.put(outcome(1), outcome(2), outcome(3))
+    wait_until(lambda: pool.written == [1, 2, 3], what="three free places")
+    assert again_of == {1: True, 3: True}, "the first write of all may have been committed"
+    assert "job 2: its outcome could not be written; its lease will expire and be reaped" in caplog.text
+    assert found.unwritten == []

@@ -11,9 +11,10 @@ from django.db import DataError, connection
 from jobqueue import enqueue, enqueue_many, handler, signals
 from jobqueue.exceptions import BatchErrors, Discard, InvalidType, InvalidValue, LeaseLost, Retry, Snooze
 from jobqueue.models import Job, JobAttempt
+from jobqueue.requested import requested_by
 from jobqueue.signals import attempt_ended
 from jobqueue.transitions import ack, cancel, claim, fail, retry, snooze
-from jobqueue.transitions.releasing import discard_run, snooze_run
+from jobqueue.transitions.releasing import end_as_requested
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.monitor.recovery import _end_as_requested
 from jobqueue.worker.run.batch import calls_of
@@ -197,13 +198,12 @@ def test_a_lease_that_the_job_has_settled_itself_is_not_counted_as_lost(verb, ou
     assert [said[0] for said in told] == [outcome], "lease_lost was not sent"
 
 
-@pytest.mark.parametrize(("end", "name"), [(snooze_run, "READY"), (discard_run, "CANCELED")])
-def test_an_end_that_an_earlier_try_has_committed_is_not_lost(end, name):
+@pytest.mark.parametrize(("error", "name"), [(Snooze(60), "READY"), (Discard("gone"), "CANCELED")])
+def test_an_end_that_an_earlier_try_has_committed_is_not_lost(error, name):
     make_job()
     lease = claim_one()
-    error = Snooze(60) if end is snooze_run else Discard("gone")
-    end(lease, error=error)
-    assert end(lease, error=error, again=True) is Job.Status[name]
+    end_as_requested(lease, requested_by(error))
+    assert end_as_requested(lease, requested_by(error), again=True) is Job.Status[name]
     assert len(history(lease.job_id)) == 1
 
 
@@ -211,7 +211,7 @@ def test_a_job_that_snoozes_for_days_keeps_one_row_of_its_snoozes():
     job_id = make_job()
     for _ in range(3):
         lease = claim_one()
-        snooze_run(lease, error=Snooze(0))
+        end_as_requested(lease, requested_by(Snooze(0)))
     assert history(job_id) == [(1, "snoozed", "jobqueue.exceptions.Snooze")]
     assert JobAttempt.objects.get().fence == lease.fence
 
@@ -220,7 +220,7 @@ def test_a_job_that_was_asked_to_cancel_does_not_snooze():
     make_job()
     lease = claim_one()
     cancel(lease.job_id)
-    assert snooze_run(lease, error=Snooze(60)) is Job.Status.CANCELED
+    assert end_as_requested(lease, requested_by(Snooze(60))) is Job.Status.CANCELED
     assert state(lease.job_id) == "CANCELED"
 
 
@@ -336,3 +336,22 @@ def test_a_failure_whose_log_is_refused_moves_its_job_all_the_same(refuses_logs)
     job_id = int(tasks.boom.using(queue_name="q", move_after=1, move_to="slow", max_attempts=5).enqueue().id)
     assert end_with(refuses_logs, run_lease(claim_one())) == {"finished": 1, "failed": 1}
     assert (state(job_id), job(job_id).queue, job(job_id).attempts) == ("READY", "slow", 1)
+
+
+class Unready(Snooze):
+    """A project's own, which has not called the constructor of Snooze: it does not say when."""
+
+    def __init__(self, order_id):
+        self.order_id = order_id
+
+
+def test_a_snooze_that_does_not_say_when_is_a_failed_attempt():
+    @handler("q")
+    def deliver(payload):
+        raise Unready(7)
+
+    job_id = enqueue("q", {})
+    (outcome,) = perform(claim("q", worker="w"), Run(LeaseSlot(), Watch(), lambda: False))
+    outcome.note_on(LeaseSlot())
+    assert end_with(None, outcome) == {"finished": 1, "failed": 1}
+    assert (state(job_id), job(job_id).attempts) == ("READY", 1)

@@ -16,14 +16,18 @@ from django.utils.translation import gettext, ngettext
 from jobqueue.admin.jobs.states import ShownJob
 from jobqueue.admin.page.formatting import plain, relative, short_class, short_worker, span, stamp
 from jobqueue.failures import FailureCause
-from jobqueue.models import Job, JobAttempt
+from jobqueue.models import Job
+from jobqueue.requested import REQUESTED_ENDS
 
 #: runs that are shown, the last ones
 RUNS_SHOWN = 10
 NAME_CHARS = 100
 #: two instants with less time between them are shown as one
 _SAME = timedelta(milliseconds=500)
-_KINDS = {FailureCause.LOST: "lost", JobAttempt.SNOOZED: "back", JobAttempt.DISCARDED: "canceled"}
+_KINDS: dict[str, str] = {
+    FailureCause.LOST: "lost",
+    **{end.outcome: "back" if end.again else "canceled" for end in REQUESTED_ENDS},
+}
 _ENDS = {Job.Status.DONE: "done", Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled"}
 
 

@@ -17,6 +17,7 @@ from jobqueue.flow import paused
 from jobqueue.maintenance.worker_list import held_jobs, state_of
 from jobqueue.maintenance.worker_rows import SILENT
 from jobqueue.models import Job, JobAttempt, Worker
+from jobqueue.requested import UNCHARGED
 from jobqueue.schedules.listing import late_names
 from jobqueue.stats.history import Part, QueueHistory, ended
 from jobqueue.stats.live import HELD_BACK_GATES, count_held_back
@@ -146,7 +147,7 @@ def failing(using: str) -> list[Failing]:
     groups: dict[tuple[str | None, str], list[tuple[int, datetime]]] = {}
     with time_limit(READ_SECONDS, using=using):
         for job_id, fingerprint, error_class, cause, ended_at in attempts.values_list(*columns)[:ATTEMPTS_MAX]:
-            if ended_at >= since and cause not in (JobAttempt.SNOOZED, JobAttempt.DISCARDED):
+            if ended_at >= since and cause not in UNCHARGED:
                 groups.setdefault((fingerprint, error_class), []).append((job_id, ended_at))
         largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:FAILING_SHOWN]
         rows = Job.objects.using(using).filter(pk__in=[found[0][0] for _, found in largest])

@@ -15,7 +15,6 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.conf import MaskSettings
@@ -23,8 +22,9 @@ from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_text, mask_value, own_rules
-from jobqueue.models import FlowRule, JobAttempt
+from jobqueue.models import FlowRule
 from jobqueue.payload import JSON
+from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.validation import readable_key
 
 if TYPE_CHECKING:
@@ -256,15 +256,6 @@ def marked(rate: float | None, text: str) -> str:
     return format_html('<strong class="jobqueue-high">{}</strong>', text) if is_high(rate) else text
 
 
-CAUSES: dict[str, StrOrPromise] = {
-    FailureCause.FORMAT: _("format"),
-    FailureCause.DEPENDENCY: _("dependency"),
-    FailureCause.DATA: _("data"),
-    FailureCause.RESOURCE: _("resource"),
-    FailureCause.LOST: _("lease lost"),
-    FailureCause.TIMEOUT: _("timeout"),
-    FailureCause.EXPIRED: _("expired"),
-    FailureCause.UNKNOWN: _("unknown"),
-}
+CAUSES: dict[str, StrOrPromise] = {cause: cause.label for cause in FailureCause}
 #: what an attempt may have besides
-REQUESTED: dict[str, StrOrPromise] = {JobAttempt.SNOOZED: _("snoozed"), JobAttempt.DISCARDED: _("discarded")}
+REQUESTED: dict[str, StrOrPromise] = {end.outcome: end.label for end in REQUESTED_ENDS}

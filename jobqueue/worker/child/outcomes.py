@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from django.db import DatabaseError, Error, connections
@@ -15,17 +14,18 @@ from django.db import DatabaseError, Error, connections
 from jobqueue import transitions
 from jobqueue.db import is_refusal, vendor
 from jobqueue.durations import format_seconds
-from jobqueue.exceptions import DatabaseBusy, Discard, JobLost, LeaseLost, LockNotAcquired, ResultError, Snooze
-from jobqueue.failures import is_permanent, summary
+from jobqueue.exceptions import DatabaseBusy, JobLost, LeaseLost, LockNotAcquired, ResultError
+from jobqueue.failures import dotted_path, is_permanent, summary
 from jobqueue.gates.breaker import BreakerOpen
 from jobqueue.models import Job
+from jobqueue.requested import BY_OUTCOME, REQUESTED_ENDS, Requested
 from jobqueue.signals import RunOutcome, attempt_ended, send
 from jobqueue.stats import recorder
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.failing import give_up
 from jobqueue.transitions.leases import is_locked, touch
-from jobqueue.transitions.releasing import discard_run, snooze_run
+from jobqueue.transitions.releasing import end_as_requested
 from jobqueue.worker.child.unknown_tasks import snooze_seconds
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome
@@ -40,7 +40,7 @@ _CUT_OFF = (
     "may not take a statement that long"
 )
 #: outcomes after which the job runs again later
-DELAYED = (RunOutcome.RETRY, RunOutcome.SNOOZED, RunOutcome.PARKED)
+DELAYED = (RunOutcome.RETRY, RunOutcome.PARKED, *(end.outcome for end in REQUESTED_ENDS if end.again))
 # Before a job asks again for a lock that was not free.
 LOCKED_SECONDS = 5.0
 #: status of the job after a failed run -> outcome that attempt_ended reports
@@ -58,13 +58,11 @@ _without_lock: dict[tuple[str, int], list[float]] = {}
 
 
 class Counts(Protocol):
-    """Where runs are counted: a ProcessSlot, or the counters of a test."""
+    """Where runs are counted: a ProcessSlot, or the counters of a test. Those of REQUESTED_ENDS are there too."""
 
     finished: int
     failed: int
     lost: int
-    snoozed: int
-    discarded: int
 
 
 def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) -> list[Outcome]:
@@ -212,8 +210,8 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
         _count_and_announce(outcome, RunOutcome.LOST, counts)
     except DatabaseBusy:
         return False
-    except Error as again:
-        if _is_outage(again, outcome):
+    except Exception as again:
+        if isinstance(again, Error) and _is_outage(again, outcome):
             return False
         logger.exception("job %d: giving up; its lease will expire and be reaped", outcome.lease.job_id)
     return True
@@ -240,35 +238,39 @@ def _count_and_announce(outcome: Outcome, what: RunOutcome, counts: Counts) -> N
         counts.finished += 1
         counts.failed += what in (RunOutcome.RETRY, RunOutcome.DEAD)
         counts.lost += what is RunOutcome.LOST
-        if what is RunOutcome.SNOOZED:
-            counts.snoozed += 1
-        elif what is RunOutcome.DISCARDED:
-            counts.discarded += 1
+        if (end := BY_OUTCOME.get(what)) is not None:
+            end.count_in(counts)
     _announce(outcome, what)
 
 
 def _announce(outcome: Outcome, what: RunOutcome) -> None:
+    """Tell what is written. An error here is only logged: the end must not be written again for it."""
     lease = outcome.lease
-    if what is not RunOutcome.PARKED:
-        _got_lock(lease.using, lease.job_id)
-        if what is not RunOutcome.LOST:
-            recorder.count_run(lease, outcome.run_seconds)
-    task_signals.finished(outcome, what)
-    if attempt_ended.receivers:
-        send(
-            attempt_ended,
-            Job,
-            outcome=what,
-            job_id=lease.job_id,
-            queue=lease.queue,
-            name=lease.task or "handler",
-            attempt=lease.attempt,
-            max_attempts=lease.max_attempts,
-            wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
-            run_seconds=outcome.run_seconds,
-            error=outcome.error,
-            delay_seconds=outcome.delay_seconds if what in DELAYED else None,
-        )
+    try:
+        if what is not RunOutcome.PARKED:
+            _got_lock(lease.using, lease.job_id)
+            if what is not RunOutcome.LOST:
+                recorder.count_run(lease, outcome.run_seconds)
+        task_signals.finished(outcome, what)
+        if attempt_ended.receivers:
+            send(
+                attempt_ended,
+                Job,
+                outcome=what,
+                job_id=lease.job_id,
+                queue=lease.queue,
+                name=lease.task or "handler",
+                attempt=lease.attempt,
+                max_attempts=lease.max_attempts,
+                wait_seconds=max(0.0, (lease.locked_at - lease.run_at).total_seconds()),
+                run_seconds=outcome.run_seconds,
+                error=outcome.error,
+                delay_seconds=outcome.delay_seconds if what in DELAYED else None,
+            )
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit of a receiver too
+        logger.exception("job %d has ended, but that could not be announced", lease.job_id)
 
 
 def _write_ending(outcome: Outcome, again: bool) -> RunOutcome:
@@ -279,13 +281,8 @@ def _write_ending(outcome: Outcome, again: bool) -> RunOutcome:
     if outcome.ending is Ending.OK:
         transitions.ack(lease, result=outcome.result)
         return RunOutcome.OK
-    # The ending first: isinstance() would ask any error for __class__, which may be a property that raises.
-    if outcome.ending is Ending.SNOOZED and isinstance(error, Snooze):
-        status = snooze_run(lease, error=error, log=outcome.log, also=outcome.also, again=again)
-        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.SNOOZED
-    if outcome.ending is Ending.DISCARDED and isinstance(error, Discard):
-        discard_run(lease, error=error, log=outcome.log, again=again)
-        return RunOutcome.DISCARDED
+    if outcome.ending is Ending.REQUESTED and outcome.requested is not None:
+        return _write_requested(outcome, outcome.requested, log=outcome.log, again=again)
     if outcome.ending is Ending.PARKED:
         return _park(outcome, again)
     if outcome.ending is Ending.GIVEN_UP:
@@ -312,17 +309,14 @@ def _write_ending(outcome: Outcome, again: bool) -> RunOutcome:
 def _write_plain(outcome: Outcome, problem: Exception) -> RunOutcome:
     """Write the end of a run whose own texts the database refused for `problem`. Raises LeaseLost.
 
-    A Snooze or Discard remains one. Anything else becomes a failed attempt that says what happened.
+    An end that the job requested remains that. Anything else becomes a failed attempt that says what happened.
     """
     lease, own = outcome.lease, outcome.error
     why = str(problem) if isinstance(problem, ResultError) else type(problem).__name__
     words = f"the outcome could not be stored: {why}"
-    if (pause := _pause_of(outcome)) is not None:
-        status = snooze_run(lease, error=pause, also=outcome.also, again=True)
-        return RunOutcome.CANCELED if status is Job.Status.CANCELED else RunOutcome.SNOOZED
-    if outcome.ending is Ending.DISCARDED:
-        discard_run(lease, error=Discard(words), again=True)
-        return RunOutcome.DISCARDED
+    if outcome.ending is Ending.REQUESTED and (requested := outcome.requested) is not None:
+        plain = requested._replace(text=words, error_class=dotted_path(requested.end.error))
+        return _write_requested(outcome, plain, log=None, again=True)
     error: ResultError | str = ResultError(words) if outcome.ending is Ending.OK else words
     retry = outcome.retry and not (own is not None and is_permanent(own))
     status = transitions.fail(
@@ -331,12 +325,11 @@ def _write_plain(outcome: Outcome, problem: Exception) -> RunOutcome:
     return AFTER_FAILURE[status]
 
 
-def _pause_of(outcome: Outcome) -> Snooze | None:
-    """The Snooze of a run, without what a subclass adds; None if it cannot be read."""
-    with suppress(Exception):
-        if isinstance(outcome.error, Snooze) and outcome.ending is Ending.SNOOZED:
-            return Snooze(outcome.error.after_seconds)
-    return None
+def _write_requested(outcome: Outcome, requested: Requested, *, log: str | None, again: bool) -> RunOutcome:
+    status = end_as_requested(outcome.lease, requested, log=log, also=outcome.also, again=again)
+    # A job that was asked to cancel does not wait for another run.
+    canceled = requested.end.again and status is Job.Status.CANCELED
+    return RunOutcome.CANCELED if canceled else requested.end.outcome
 
 
 def _park(outcome: Outcome, again: bool) -> RunOutcome:

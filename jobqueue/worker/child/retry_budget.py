@@ -20,16 +20,16 @@ from jobqueue.durations import format_seconds
 from jobqueue.failures import FailureCause, is_permanent
 from jobqueue.failures.dependencies import settings_of
 from jobqueue.failures.nested import ONCE, Nested, nested_tries
+from jobqueue.producer.life import is_first_run
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import cause_of
-from jobqueue.transitions.first_due import is_first_run
 from jobqueue.worker.run.attempt import Ending, Outcome
 from jobqueue.worker.run.retrying import needs
 from jobqueue.worker.shared.counters import DependencyRates, RetryCounts, TaskRuns
 
 logger = logging.getLogger("jobqueue.worker")
 
-_RAN = {Ending.OK, Ending.FINISHED, Ending.FAILED, Ending.DISCARDED}
+_RAN = {Ending.OK, Ending.FINISHED, Ending.FAILED, Ending.REQUESTED}
 #: how many names of dependencies are kept: rows may name any
 _LIMITS_MAX = 100
 
@@ -223,7 +223,7 @@ class RetryBudget:
             name = _name_of(outcome.lease)
             if error is None and dependency is None and not self._counts.counts(None, name):
                 continue
-            if outcome.ending not in _RAN:
+            if outcome.ending not in _RAN or outcome.gives_back:
                 continue
             if error is not None and error is not last:
                 last, nested = error, nested_tries(error)

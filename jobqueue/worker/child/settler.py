@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
@@ -97,10 +97,7 @@ class Settler:
             if left:
                 left += group
                 continue
-            unwritten: list[Outcome] = []
-            with self._writing(group):
-                unwritten = settle(group, self._slot, again=again)
-            left += self._free_places(group, unwritten)
+            left += self._free_places(group, self._settled(group, again=again))
         return left
 
     def _groups(self, outcomes: Sequence[Outcome], again: bool, left: list[Outcome]) -> Iterator[list[Outcome]]:
@@ -128,22 +125,30 @@ class Settler:
             if left:
                 left.append(outcome)
                 continue
-            unwritten: list[Outcome] = []
-            with self._writing([outcome]):
-                unwritten = settle_alone(outcome, self._slot)
-            left += self._free_places([outcome], unwritten)
+            left += self._free_places([outcome], self._settled([outcome], again=True, alone=True))
         return left
 
-    @contextmanager
-    def _writing(self, outcomes: Sequence[Outcome]) -> Iterator[None]:
-        begun = time.monotonic()
+    def _settled(self, outcomes: Sequence[Outcome], *, again: bool, alone: bool = False) -> list[Outcome]:
+        """Write them together; returns those that could not be written now.
+
+        After an unexpected error each is written by itself, so that only the one that causes it is given up.
+        """
+        begun, unwritten = time.monotonic(), list[Outcome]()
         try:
             with self._turn, self._watched():
-                yield
+                unwritten = (
+                    settle_alone(outcomes[0], self._slot) if alone else settle(outcomes, self._slot, again=again)
+                )
             ms = 1000 * (time.monotonic() - begun)
             detail.debug("wrote the outcomes of %d runs in %.1f ms", len(outcomes), ms)
         except BaseException:
-            _complain(f"outcomes of {len(outcomes)} jobs could not be settled; their leases will be reaped")
+            if len(outcomes) > 1:
+                _complain(f"unexpected error while {len(outcomes)} outcomes were written; they are written one by one")
+                return [left for outcome in outcomes for left in self._settled([outcome], again=True)]
+            _complain(
+                f"job {outcomes[0].key[0]}: its outcome could not be written; its lease will expire and be reaped"
+            )
+        return unwritten
 
     def _free_places(self, outcomes: Sequence[Outcome], unwritten: Sequence[Outcome]) -> list[Outcome]:
         """Free the places of the jobs that are settled; returns `unwritten` without those whose row is locked."""

@@ -17,6 +17,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
 from jobqueue.conf import load
+from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.worker.shared.counters import redone_totals, retry_totals
 from jobqueue.worker.shared.scoreboard import Hold, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import LIVE_SECONDS_MIN
@@ -37,8 +38,10 @@ _COUNTERS = {
     "finished": ("jobs_ended", "Runs that ended"),
     "failed": ("jobs_failed", "Runs that failed"),
     "lost": ("answers_lost", "Runs whose lease was lost before they ended"),
-    "snoozed": ("jobs_snoozed", "Runs that ended with Snooze"),
-    "discarded": ("jobs_discarded", "Runs that ended with Discard"),
+    **{
+        end.outcome.value: (f"jobs_{end.outcome}", f"Runs that ended with {end.error.__name__}")
+        for end in REQUESTED_ENDS
+    },
     "locks_acquired": ("locks_acquired", "Locks that jobs acquired, updated every ten seconds"),
     "locks_failed": ("locks_failed", "Locks that jobs did not get in time"),
     "locks_contended": ("locks_contended", "Locks that jobs got after a wait"),

@@ -14,17 +14,20 @@ from django.db import connections
 
 from jobqueue import transitions
 from jobqueue.db.fields import Encoded
-from jobqueue.exceptions import Discard, HardTimeout, JobLost, JobQueueError, LeaseLost, Snooze
+from jobqueue.exceptions import HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.log_format import count_of, one_line
 from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
+from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.transitions import Lease
 from jobqueue.transitions.leases import free_of
-from jobqueue.transitions.releasing import discard_run, hold_many, snooze_run
+from jobqueue.transitions.releasing import end_as_requested, hold_many
 from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
+
+_HAD_REQUESTED = f"had raised {' or '.join(end.error.__name__ for end in REQUESTED_ENDS)}"
 
 
 class Recovery:
@@ -73,9 +76,11 @@ class Recovery:
         for lease in failed:
             _fail_as_recorded(lease, in_hand[lease.job_id, lease.fence])
             self._tick()
-        snoozed, discarded = holds.pop(Hold.SNOOZED, []), holds.pop(Hold.DISCARDED, [])
-        for lease in (requested := snoozed + discarded):
-            _end_as_requested(lease, in_hand[lease.job_id, lease.fence])
+        requested = holds.pop(Hold.REQUESTED, [])
+        for lease in requested:
+            lease_slot = in_hand[lease.job_id, lease.fence]
+            REQUESTED_ENDS[lease_slot.requested].count_in(slot)
+            _end_as_requested(lease, lease_slot)
             self._tick()
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
         problem: JobQueueError = JobLost(f"its worker process {name} {how} while it ran")
@@ -89,8 +94,8 @@ class Recovery:
         rest = [lease for group in holds.values() for lease in group]
         self._give_back(index, rest)
         slot.failed += len(ran) + len(failed)
+        slot.finished += len(returned) + len(ran) + len(failed) + len(requested)
         slot.claimed -= len(holds[Hold.WAITING])
-        _count_ends(slot, len(returned) + len(ran) + len(failed), len(snoozed), len(discarded))
         if not slot.exit:
             self._retired(name, _why_killed(slot) if slot.blameless else how)
         if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested)):
@@ -142,25 +147,15 @@ def _why_killed(slot: ProcessSlot) -> str:
 
 def _fail_as_recorded(lease: Lease, lease_slot: LeaseSlot) -> None:
     """Write the failure of a run whose process died before it could do so."""
-    delay = lease_slot.delay_seconds if lease_slot.delay_seconds >= 0 else None
+    error, delay = lease_slot.kept_failure(), lease_slot.kept_delay
     with suppress(LeaseLost):
-        transitions.fail(lease, error=lease_slot.kept_failure(), delay_seconds=delay, retry=not lease_slot.final)
+        transitions.fail(lease, error=error, delay_seconds=delay, retry=not lease_slot.final)
 
 
 def _end_as_requested(lease: Lease, lease_slot: LeaseSlot) -> None:
-    """Write the Snooze or Discard of a run whose process died before it could do so."""
+    """Write the end that a job had requested whose process died before it could do so."""
     with suppress(LeaseLost):
-        if lease_slot.hold == Hold.SNOOZED:
-            snooze_run(lease, error=Snooze(lease_slot.delay_seconds))
-        else:
-            discard_run(lease, error=Discard(lease_slot.kept_failure()))
-
-
-def _count_ends(slot: ProcessSlot, others: int, snoozed: int, discarded: int) -> None:
-    """Count the runs of a dead child as it would have counted them itself."""
-    slot.finished += others + snoozed + discarded
-    slot.snoozed += snoozed
-    slot.discarded += discarded
+        end_as_requested(lease, lease_slot.kept_requested())
 
 
 def _jobs(returned: int, failed: int, charged: int, given_back: int, requested: int = 0) -> str:
@@ -168,7 +163,7 @@ def _jobs(returned: int, failed: int, charged: int, given_back: int, requested: 
     words = {
         "had returned": returned,
         "had failed": failed,
-        "had raised Snooze or Discard": requested,
+        _HAD_REQUESTED: requested,
         "charged with an attempt": charged,
         "given back without using an attempt": given_back,
     }

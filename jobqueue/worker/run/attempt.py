@@ -23,18 +23,12 @@ from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.stuck_statements import watched
-from jobqueue.exceptions import (
-    Discard,
-    JobCanceled,
-    LockNotAcquired,
-    Snooze,
-    UnknownTask,
-    WrongArguments,
-)
+from jobqueue.exceptions import JobCanceled, LockNotAcquired, UnknownTask, WrongArguments
 from jobqueue.failures import FailureCause, describe, is_permanent, summary
 from jobqueue.gates import declared
 from jobqueue.log_format import one_line
 from jobqueue.payload import JSON, readable
+from jobqueue.requested import Requested, requested_by
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.tasks.discovery import workers_import
@@ -44,7 +38,7 @@ from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
 from jobqueue.transitions.failing import Also, cause_of
-from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt
+from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt, next_run
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -60,8 +54,7 @@ class Ending(StrEnum):
     OK = "ok"
     FAILED = "failed"
     CANCELED = "canceled"
-    SNOOZED = "snoozed"
-    DISCARDED = "discarded"
+    REQUESTED = "requested"  # one of REQUESTED_ENDS
     GIVEN_UP = "given up"  # not run: too late for a retry
     PARKED = "parked"
     FINISHED = "finished"  # by context.finish(), or a verb that the job called: already written
@@ -83,6 +76,7 @@ class Outcome:
     coroutine: bool = False  # it ran on the event loop, not in a job thread
     task: AnyTask | None = None  # None for a handler
     context: Context | None = None  # the contextvars in which it ran
+    requested: Requested | None = None  # of a run with the ending REQUESTED
     retry: bool = True  # False: the error rules out another attempt
     also: Also | None = None  # what else a failure writes
     log: str | None = None  # what a failed run has logged
@@ -112,6 +106,12 @@ class Outcome:
         """Whether the job was done: it returned, or its finish() did. A verb that it called may have failed it."""
         return self.ending is Ending.OK or (self.ending is Ending.FINISHED and self.settled is RunOutcome.OK)
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether the job is to run again without using an attempt."""
+        again = self.requested is not None and self.requested.end.again
+        return self.ending is Ending.PARKED or (self.ending is Ending.REQUESTED and again)
+
     def chosen_delay(self) -> float:
         """The wait before the next attempt, by the policy of the task or of the settings."""
         if self.delay_seconds is None:
@@ -137,10 +137,8 @@ class Outcome:
         elif self.ending is Ending.FAILED and self.error is not None:
             final = not self.retry or is_permanent(self.error)
             slot.keep_failure(summary(self.error), delay_seconds=self.delay_seconds, final=final)
-        elif self.ending is Ending.SNOOZED and isinstance(self.error, Snooze):
-            slot.keep_snooze(self.error.after_seconds)
-        elif self.ending is Ending.DISCARDED and isinstance(self.error, Discard):
-            slot.keep_discard(self.error.reason)
+        elif self.ending is Ending.REQUESTED and self.requested is not None:
+            slot.keep_requested(self.requested)
         else:
             slot.hold = Hold.OVER
 
@@ -222,46 +220,64 @@ class Attempt:
         except Exception:
             logger.exception("the last progress of job %d could not be written", self.lease.job_id)
 
+    @property
+    def requested(self) -> Requested | None:
+        """The end that the job has requested by its error."""
+        found = requested_by(self.error)
+        # For all jobs of a call: a Snooze that only one of them may have raised costs the others no attempt.
+        return None if found is not None and self.shared and not found.end.again else found
+
     def ending(self) -> Ending:
         """The ending that follows from the error."""
         # After finish() the job is DONE; later errors can only be reported.
         if self.context.finished:
             return Ending.FINISHED
+        if self.error is None:
+            return Ending.OK
+        if self.requested is not None:
+            return Ending.REQUESTED
         # isinstance() would ask for __class__, which may be a property that raises.
         kind = type(self.error)
-        # For all jobs of a call: a Snooze that only one of them may have raised costs the others no attempt.
-        if issubclass(kind, Snooze):
-            return Ending.SNOOZED
-        if issubclass(kind, Discard) and not self.shared:
-            return Ending.DISCARDED
         if issubclass(kind, RetriesEnded):
             return Ending.GIVEN_UP
         if issubclass(kind, UnknownTask | LockNotAcquired) and not self.shared:
             return Ending.PARKED
         if issubclass(kind, JobCanceled) and not self.shared:
             return Ending.CANCELED
-        return Ending.OK if self.error is None else Ending.FAILED
+        return Ending.FAILED
 
-    def _next(self, run_seconds: float) -> NextAttempt:
+    def ended_as(self) -> str:
+        """The ending by its name; of a requested one, the name of the outcome."""
+        ending, requested = self.ending(), self.requested
+        return requested.end.outcome if ending is Ending.REQUESTED and requested is not None else ending
+
+    def _next(self, ending: Ending, requested: Requested | None, run_seconds: float) -> NextAttempt:
         error, task = self.error, self.task
         # Another end has no next attempt, so neither rules nor back-off are asked.
-        if error is None or self.ending() not in (Ending.FAILED, Ending.SNOOZED):
+        if error is None or ending not in (Ending.FAILED, Ending.REQUESTED):
             return NextAttempt()
         result = partial(failed_result, task, self.lease, error)
         try:
-            found = next_attempt(self.options, self.lease, error, run_seconds, result)
+            if requested is None:
+                found = next_attempt(self.options, self.lease, error, run_seconds, result)
+            elif requested.delay_seconds is None:
+                found = NextAttempt()
+            else:
+                found = next_run(self.options, self.lease, requested.delay_seconds)
         except BaseException as problem:  # an error of this job must not become that of the others of its call
             words = "job %d waits as JOBQUEUE configures, not by the policy of its task\n%s"
             logger.error(words, self.lease.job_id, describe(problem))
-            found = NextAttempt()
+            found = NextAttempt(None if requested is None else requested.delay_seconds)
         return found._replace(retry=False) if self.misfit else found
 
     def outcome(self, context: Context | None = None, *, coroutine: bool = False) -> Outcome:
         run_seconds = time.monotonic() - self.begun
-        following = self._next(run_seconds)
+        ending = self.ending()
+        requested = self.requested if ending is Ending.REQUESTED else None
+        following = self._next(ending, requested, run_seconds)
         outcome = Outcome(
             self.lease,
-            self.ending(),
+            ending,
             run_seconds,
             self.context.result if self.context.finished else self.result,
             self.error,
@@ -272,6 +288,7 @@ class Attempt:
             coroutine=coroutine,
             task=self.task,
             context=context,
+            requested=requested,
             retry=following.retry,
             also=following.also,
             log=self.context.log.text() if self.error is not None and self.context.log is not None else None,

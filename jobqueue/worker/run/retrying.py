@@ -11,18 +11,16 @@ from typing import NamedTuple
 from jobqueue.backoff import retry_after, wait_seconds
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import TaskSpec
-from jobqueue.exceptions import JobQueueError, PayloadError, Retry, Snooze
+from jobqueue.exceptions import JobQueueError, PayloadError, Retry
 from jobqueue.failures import is_permanent
+from jobqueue.producer.life import after_run, continues, first_due
 from jobqueue.tasks import registry
 from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import Also
-from jobqueue.transitions.first_due import first_due, with_first_due
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: in the options of a job with retry_until_seconds: the attempt that has raised Snooze
-SNOOZED = "snoozed"
 # A retry is claimed a little later than it falls due.
 LATE_SECONDS = 5.0
 
@@ -50,8 +48,6 @@ def next_attempt(
     """What follows `error`, which ended the attempt after `run_seconds`."""
     delay = _delay(options, lease, error, task_result)
     # isinstance() would ask for __class__, which may be a property that raises.
-    if issubclass(type(error), Snooze):
-        return NextAttempt(delay, also=_also(options, lease, failed=False))
     retry = issubclass(type(error), Retry) or may_retry(options, error)
     limit, until = options.retry_until_seconds, None
     if limit is not None and retry:
@@ -63,13 +59,18 @@ def next_attempt(
     return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
 
 
+def next_run(options: TaskSpec, lease: Lease, delay_seconds: float) -> NextAttempt:
+    """What follows a run that has requested another one, without using an attempt."""
+    return NextAttempt(delay_seconds, also=_also(options, lease, failed=False))
+
+
 def is_too_late(options: TaskSpec, lease: Lease) -> bool:
     """Whether this run is a retry that begins after the task's retry_until_seconds."""
     limit = options.retry_until_seconds
     if limit is None:
         return False
     due = first_due(lease)
-    if isinstance(lease.options, dict) and lease.options.get(SNOOZED) == lease.attempt:
+    if continues(lease):
         return False  # it continues a run that began in time
     # The first run of a life is no retry, however long it had to wait for a worker.
     return lease.attempt > due.attempts + 1 and lease.locked_at > due.instant + timedelta(seconds=limit)
@@ -92,7 +93,7 @@ def needs(lease: Lease) -> tuple[str | None, float]:
 def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
     if is_permanent(error):
         return None
-    if issubclass(type(error), Retry | Snooze) and (asked := getattr(error, "after_seconds", None)) is not None:
+    if issubclass(type(error), Retry) and (asked := getattr(error, "after_seconds", None)) is not None:
         return float(asked)
     backoff, delay = options.backoff, None
     if backoff is not None:
@@ -108,14 +109,9 @@ def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: C
 
 
 def _also(options: TaskSpec, lease: Lease, *, failed: bool) -> Also | None:
-    after, queue, kept = options.move_after, None, None
+    after, queue = options.move_after, None
     if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
         moved_to = options.move_to
         queue = moved_to if moved_to != lease.queue else None
-    if options.retry_until_seconds is not None:
-        due = first_due(lease)
-        known = lease.options if isinstance(lease.options, dict) else {}
-        changed = known if failed or lease.attempt == due.attempts + 1 else known | {SNOOZED: lease.attempt}
-        if not due.kept or changed != known:
-            kept = with_first_due(changed, due.instant, due.attempts)
+    kept = None if options.retry_until_seconds is None else after_run(lease, failed=failed)
     return Also(queue, kept) if queue or kept else None

@@ -18,11 +18,12 @@ from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, only_logs, signals
-from jobqueue.exceptions import Snooze, SoftTimeout
+from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path, project_trace, summary
 from jobqueue.log_format import WithoutLogger, one_line
 from jobqueue.masking import mask_text
 from jobqueue.payload import decode
+from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks.results import JobTaskResult, backend_of, started_result
 from jobqueue.transitions import Lease
@@ -38,8 +39,10 @@ _ENDS = {
     RunOutcome.RETRY: (logging.INFO, TaskResultStatus.READY),
     RunOutcome.DEAD: (logging.ERROR, TaskResultStatus.FAILED),
     RunOutcome.CANCELED: (logging.INFO, TaskResultStatus.FAILED),
-    RunOutcome.SNOOZED: (logging.INFO, TaskResultStatus.READY),
-    RunOutcome.DISCARDED: (logging.INFO, TaskResultStatus.FAILED),
+    **{
+        end.outcome: (logging.INFO, TaskResultStatus.READY if end.again else TaskResultStatus.FAILED)
+        for end in REQUESTED_ENDS
+    },
 }
 # Through the base class: a subclass may have a property of this name, which raises.
 _TRACEBACK = BaseException.__dict__["__traceback__"]
@@ -167,7 +170,7 @@ def _finished(result: JobTaskResult, outcome: Outcome, status: TaskResultStatus)
         object.__setattr__(result, "finished_at", lease.locked_at + timedelta(seconds=outcome.run_seconds))
     if status == TaskResultStatus.SUCCESSFUL:
         object.__setattr__(result, "_return_value", None if outcome.result is None else decode(outcome.result))
-    elif error is not None and not issubclass(type(error), Snooze):
+    elif error is not None and (outcome.requested is None or not outcome.requested.end.again):
         result.errors.append(TaskError(exception_class_path=dotted_path(type(error)), traceback=describe(error)))
     return result
 

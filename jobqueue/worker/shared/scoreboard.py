@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, Any, get_type_hints
 
+from jobqueue.failures import dotted_path
+from jobqueue.requested import REQUESTED_ENDS, Requested
 from jobqueue.worker.shared.counters import (
     Int,
     Long,
@@ -77,8 +79,7 @@ class Hold(IntEnum):
     RETURNED = 3  # its body returned; the result is here and not yet in the database
     OVER = 4  # its body ended in another way, or with a result too large to be kept here
     FAILED = 5  # its body failed; the error is here and the attempt not yet in the database
-    SNOOZED = 6  # its body raised Snooze, which is not yet in the database
-    DISCARDED = 7  # the same with Discard
+    REQUESTED = 6  # its body requested an end, which is here and not yet in the database
 
 
 LOST, CANCEL, OVERTIME = 1, 2, 4
@@ -104,8 +105,9 @@ class LeaseSlot(ctypes.Structure):
     limited: Int  # 1: how many such jobs run at once is limited
     result_size: Int
     result: Annotated[Bytes, ctypes.c_ubyte * RESULT_BYTES]
-    delay_seconds: Seconds  # before the next attempt of a failed job; below 0: JOBQUEUE's back-off
+    delay_seconds: Seconds  # before the job runs again; below 0: JOBQUEUE's back-off, or it does not
     final: Int  # 1: a failed job gets no other attempt
+    requested: Int  # the place of the requested end in REQUESTED_ENDS
 
     def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
         """Record a lease that waits for its run."""
@@ -139,26 +141,35 @@ class LeaseSlot(ctypes.Structure):
 
     def keep_failure(self, words: str, *, delay_seconds: float | None, final: bool) -> None:
         """Keep the beginning of the error of a body that failed, and whether and when the job runs again."""
-        self._keep(words.encode(errors="replace")[:RESULT_BYTES])
-        self.delay_seconds = -1.0 if delay_seconds is None else delay_seconds
+        self._keep_words(words, delay_seconds)
         self.final = int(final)
         self.hold = Hold.FAILED
 
-    def keep_snooze(self, delay_seconds: float) -> None:
-        self.delay_seconds = delay_seconds
-        self.hold = Hold.SNOOZED
-
-    def keep_discard(self, reason: str) -> None:
-        """Keep that a body raised Discard, and the beginning of its reason."""
-        self._keep(reason.encode(errors="replace")[:RESULT_BYTES])
-        self.hold = Hold.DISCARDED
+    def keep_requested(self, requested: Requested) -> None:
+        """Keep the end that a body has requested, and the beginning of its text."""
+        self._keep_words(requested.text, requested.delay_seconds)
+        self.requested = REQUESTED_ENDS.index(requested.end)
+        self.hold = Hold.REQUESTED
 
     def kept_failure(self) -> str:
-        """The error or reason that was kept, as far as there was room."""
+        """The error that was kept, as far as there was room."""
         return self._kept().decode(errors="ignore")
+
+    def kept_requested(self) -> Requested:
+        """The end that was kept, as if its own class had been raised, and no class of the project."""
+        end = REQUESTED_ENDS[self.requested]
+        return Requested(end, self.kept_failure(), dotted_path(end.error), self.kept_delay)
+
+    @property
+    def kept_delay(self) -> float | None:
+        return self.delay_seconds if self.delay_seconds >= 0 else None
 
     def kept_result(self) -> str | None:
         return None if self.result_size < 0 else self._kept().decode()
+
+    def _keep_words(self, words: str, delay_seconds: float | None) -> None:
+        self._keep(words.encode(errors="replace")[:RESULT_BYTES])
+        self.delay_seconds = -1.0 if delay_seconds is None else delay_seconds
 
     def _keep(self, raw: bytes) -> None:
         memoryview(self.result).cast("B")[: len(raw)] = raw
@@ -168,8 +179,14 @@ class LeaseSlot(ctypes.Structure):
         return bytes(memoryview(self.result)[: self.result_size])
 
 
+class RequestedCounts(ctypes.Structure):
+    """How many runs ended as the job requested: a count for each of REQUESTED_ENDS, named after its outcome."""
+
+    _fields_ = [(end.outcome.value, ctypes.c_int64) for end in REQUESTED_ENDS]
+
+
 @structure
-class ProcessSlot(ctypes.Structure):
+class ProcessSlot(RequestedCounts):
     """One child process, and its successors."""
 
     state: Int
@@ -189,8 +206,6 @@ class ProcessSlot(ctypes.Structure):
     finished: Total
     failed: Total
     lost: Total
-    snoozed: Total
-    discarded: Total
     level: Int  # how many jobs it may run at once now
     ruled: Int  # 1: something is limited, paused or behind a breaker, as this process last saw
     breakers_open: Int  # circuit breakers that are not closed, as this process last saw
@@ -209,7 +224,10 @@ class ProcessSlot(ctypes.Structure):
         return self.state in (State.STARTING, State.RUNNING)
 
 
-TOTALS = [name for name, hint in get_type_hints(ProcessSlot, include_extras=True).items() if hint == Total]
+TOTALS = [
+    *(end.outcome.value for end in REQUESTED_ENDS),
+    *(name for name, hint in get_type_hints(ProcessSlot, include_extras=True).items() if hint == Total),
+]
 
 
 @structure
