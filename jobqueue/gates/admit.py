@@ -26,9 +26,9 @@ from jobqueue.gates.limits import (
     pause_subject,
     whole_queue_subject,
 )
+from jobqueue.gates.locking import lock_gates, make_gate
 from jobqueue.gates.rules import OpenBreaker, Rules
 from jobqueue.gates.slots import Slot, lock_slots, running, take_slots
-from jobqueue.gates.unlocked import lock_gates, make_gate
 from jobqueue.gates.waiting import Blocked
 
 #: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
@@ -112,8 +112,8 @@ class Admitted:
     slots: dict[int, int] = field(default_factory=dict)  # the subject of the slot that a job has taken, by its id
     blocked: list[Blocked] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)  # dependencies whose breaker was asked for a probe
-    #: subjects of slots for which blocked jobs may have been opened: another job can have them
-    spare: set[int] = field(default_factory=set)
+    #: subjects of slots that jobs blocked by something else do not use: they may have been opened for them
+    unused_slots: set[int] = field(default_factory=set)
 
 
 def admit(
@@ -140,7 +140,7 @@ def admit(
             _block(one.row, one.slots.subject, answer, most=one.slots.most)
         elif one.rate is not None and not left.get(one.rate.subject.number):
             _block(one.row, one.rate.subject, answer)
-            _spare(one, answer)
+            _leave_slot(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
             chosen.append(one)
             if one.rate is not None:
@@ -217,13 +217,13 @@ def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: 
                 return False
         subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
     _block(row, subject, answer, opens_at=at)
-    _spare(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
+    _leave_slot(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
     return True
 
 
-def _spare(one: _Limited, answer: Admitted) -> None:
+def _leave_slot(one: _Limited, answer: Admitted) -> None:
     if one.slots is not None:
-        answer.spare.add(one.slots.subject.number)
+        answer.unused_slots.add(one.slots.subject.number)
 
 
 def _is_time_for_probe(row: Candidate, dependency: str, breaker: OpenBreaker, answer: Admitted) -> bool:

@@ -31,8 +31,8 @@ from jobqueue.gates.limits import (
     rate_subject,
     slot_subject,
 )
+from jobqueue.gates.locking import free_of, read_all, update_unlocked
 from jobqueue.gates.rules import NO_RULE, NO_RULES, Rule, Rules, forget_rules, rules
-from jobqueue.gates.unlocked import free_of, read_all, update_unlocked
 from jobqueue.gates.waiting import (
     CHUNK,
     FLOW_GATE,

@@ -80,7 +80,14 @@ def select_then_update(plan: LockAndStamp) -> Taken:
             room.use(len(leases), using)
         passed = len(free) < len(rows)
         return Taken(
-            rows, leases, late, found.blocked, spare=found.spare, narrowed=plan, unwritten=unwritten, passed=passed
+            rows,
+            leases,
+            late,
+            found.blocked,
+            unused_slots=found.unused_slots,
+            narrowed=plan,
+            unwritten=unwritten,
+            passed=passed,
         )
 
 

@@ -116,7 +116,7 @@ GATES = [
     ),
     mutant(
         "a claim waits for the gate of its queue",
-        "gates/unlocked.py",
+        "gates/locking.py",
         "lock_gates",
         'vendor(using).lock_rows(Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk"))',
         'Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk").select_for_update()',
@@ -192,7 +192,7 @@ GATES = [
     ),
     mutant(
         "claims of a queue with a limit do not lock its gate",
-        "gates/unlocked.py",
+        "gates/locking.py",
         "lock_gates",
         'vendor(using).lock_rows(Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk"))',
         'Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk")',
