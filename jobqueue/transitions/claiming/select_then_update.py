@@ -78,7 +78,6 @@ def select_then_update(plan: LockAndStamp) -> Taken:
         free_keys(with_waiting_keys(leases))
         if room is not None:
             room.use(len(leases), using)
-        passed = len(free) < len(rows)
         return Taken(
             rows,
             leases,
@@ -87,7 +86,7 @@ def select_then_update(plan: LockAndStamp) -> Taken:
             unused_slots=found.unused_slots,
             narrowed=plan,
             unwritten=unwritten,
-            passed=passed,
+            passed=len(free) < len(rows),
         )
 
 

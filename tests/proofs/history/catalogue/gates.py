@@ -75,7 +75,7 @@ GATES = [
     ),
     mutant(
         "a job of a paused queue is opened as the probe of a breaker",
-        "gates/timing.py",
+        "gates/kinds.py",
         "_open_probe",
         "if one.has_expired or limits_at(one.queue, known).paused:",
         "if one.has_expired:",
@@ -368,7 +368,7 @@ BREAKERS_AND_RULES = [
     ),
     mutant(
         "a gate of a task opens while the task is paused without an end",
-        "gates/timing.py",
+        "gates/kinds.py",
         "_open_unless_paused",
         "(Q(until=None) | Q(until__gt=UtcNow()))",
         "Q(until__gt=UtcNow())",
