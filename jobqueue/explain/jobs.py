@@ -23,14 +23,12 @@ from jobqueue.explain.explanation import (
     span,
 )
 from jobqueue.explain.limits import (
-    breaker_of_job,
     drain_of,
-    is_full,
     limits_of_job,
     limits_of_whole_queue,
     pause_at,
 )
-from jobqueue.explain.row_locks import Locks, lock_of_job, row_locks
+from jobqueue.explain.row_locks import Locks, row_locks
 from jobqueue.explain.rows import ALL_GATES, LEVELS_MAX, Place, ReadJob, read_jobs, read_place, spots_of, unread_place
 from jobqueue.explain.stacks import may_wait_for_row, waits_of_workers
 from jobqueue.explain.states import (
@@ -171,18 +169,10 @@ def reasons_of(job: ReadJob, place: Place, watch: Stopwatch) -> list[Explanation
         found += parents_of(job, place.using) if looked else []
     elif job.gate in (0, FLOW_GATE):
         looked = watch.has_time(Look.LIMITS, statements=5)
-        found += _limits(job, place) if looked else []
+        found += limits_of_job(job, place) if looked else []
     else:
         looked = True
     return found or ([at_a_gate(job, looked=looked)] if job.gate not in (0, HELD_GATE) else [])
-
-
-def _limits(job: ReadJob, place: Place) -> list[Explanation]:
-    """breaker, slot, key, rate and row_lock. Five statements at most."""
-    breaker = breaker_of_job(job, place)
-    limits, locks = limits_of_job(job, place), lock_of_job(job, place, breaker)
-    # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
-    return [*breaker, *limits, *locks] if is_full(limits) else [*locks, *breaker, *limits]
 
 
 class _First(NamedTuple):

@@ -224,10 +224,10 @@ def lock_of_queue(place: Place) -> list[Explanation]:
     return _held_rows({_GATES: {subject.number: subject.wait_reason}}, place, None)
 
 
-def lock_of_job(job: ReadJob, place: Place, breaker: Sequence[Explanation]) -> list[Explanation]:
+def lock_of_job(job: ReadJob, place: Place, stops: Sequence[Explanation]) -> list[Explanation]:
     """row_lock, if another session keeps what a due job needs locked: slots, tokens, its gate, a breaker's probe.
 
-    `breaker`: as breaker_of_job() has told it. One statement, if the job waits for one of them or has a limit.
+    `stops`: what stops the job, its breaker among them. One statement, if it waits for one of them or has a limit.
     """
     if job.gate not in (0, FLOW_GATE):
         return []
@@ -239,7 +239,7 @@ def lock_of_job(job: ReadJob, place: Place, breaker: Sequence[Explanation]) -> l
         wanted.setdefault(_GATES, {})[rate.subject.number] = rate.subject.wait_reason
     if job.gate == FLOW_GATE and (subject := gate_of(job)) is not None:
         wanted.setdefault(_GATES, {})[subject.number] = subject.wait_reason
-    for one in breaker:
+    for one in (stop for stop in stops if stop.code == "breaker"):
         dependency = str(one.evidence["dependency"])
         # Only the claim that makes a job its probe locks the row of a breaker.
         if one.evidence["state"] != State.CLOSED and not one.evidence["by_hand"]:
