@@ -22,6 +22,7 @@ from jobqueue.doctor.examination import Checked, run_checks
 from jobqueue.doctor.tables import grants
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, StatementTimeout
 from jobqueue.explain import Explanation, explain_backlog, explain_job, explain_queue
+from jobqueue.explain.explanation import CODES
 from jobqueue.explain.row_locks import locked_tables, waits_in_words
 from jobqueue.explain.workers import ask_workers
 from jobqueue.log_format import one_line
@@ -35,8 +36,6 @@ from jobqueue.validation import check_id
 #: how long reading may take
 READ_SECONDS = 5.0
 _PAGE = "docs/howto/troubleshooting.md"
-#: first codes of a job that runs
-_RUNS = ("running", "outside_service", "hanging")
 #: jobs that `unrunnable` looks at unless all are
 SOME = 50_000
 
@@ -91,7 +90,7 @@ def _reasons(job_id: int | None, given: dict[str, Any], using: str) -> list[Expl
 
 def _part(found: list[Explanation], job_id: int | None) -> str:
     """The part of the page that is about it."""
-    runs = job_id is not None and found and found[0].code in _RUNS
+    runs = job_id is not None and found and CODES[found[0].code].runs
     return "a-job-takes-too-long" if runs else "my-job-does-not-run"
 
 

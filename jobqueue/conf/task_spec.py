@@ -89,6 +89,7 @@ class Option(NamedTuple):
     column: str | None = None  # the field of NewJob that has it
     to_column: Callable[[Any], Any] = lambda value: value
     in_options: bool = False  # whether job.options has it, if it differs from the task's
+    is_limit: bool = False  # whether it may keep jobs from starting: claims check each job of a task that has it
     to_json: Callable[[Any], JSON] = lambda value: value
     from_json: Callable[[Any], Any] | None = None  # None: `check`
 
@@ -281,9 +282,9 @@ class TaskSpec:
     #: as dedupe_key; jobs of a queue with equal keys share their limits
     concurrency_key: DedupeKey | None = _option(_key)
     #: so many of its jobs run at once in a queue; with a concurrency_key, of each key (None: no limit)
-    concurrency_limit: int | None = _option(_count)
+    concurrency_limit: int | None = _option(_count, is_limit=True)
     #: "10/s" or "100/m": how fast its jobs start in a queue; with a concurrency_key, those of each key
-    rate_limit: str | None = _option(_as_given(parse_rate))
+    rate_limit: str | None = _option(_as_given(parse_rate), is_limit=True)
     #: no attempt starts after this: an aware datetime, or seconds from the moment the job is due
     expires: Expires | None = _option(_as_given(_check_expires))
     #: what follows a lost run: "retry", "fail" (FAILED) or "hold" (it waits for retry() or discard())

@@ -23,12 +23,13 @@ from jobqueue.explain.explanation import (
     Explanation,
     Finding,
     Findings,
+    Look,
     Rank,
     counted,
     id_list,
     queue_list,
 )
-from jobqueue.explain.jobs import OF_LIMITS, OF_STACKS, OF_WORKERS, reasons_of
+from jobqueue.explain.jobs import reasons_of
 from jobqueue.explain.limits import limits_of_whole_queue, pause_at
 from jobqueue.explain.row_locks import Locks, is_of_jobs
 from jobqueue.explain.rows import (
@@ -77,11 +78,6 @@ NEXT_MAX, NEXT_LEVELS_MAX = 50, 100
 #: the first jobs of a queue and priority whose wait_reasons are read, the priorities that are looked at, and the
 #: subjects that are counted: those with the most jobs among the ones read
 SAMPLE_MAX, SAMPLE_LEVELS_MAX, SUBJECTS_MAX = 200, 50, 20
-#: what only looks at all queues could tell
-_OF_QUEUES = (
-    "paused", "no_worker", "monitor_dead", "held", "parents", "unknown_task", "not_due", *OF_LIMITS, *OF_STACKS,
-    "workers_busy", "running", "ended",
-)  # fmt: skip
 
 
 def explain_backlog(*, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
@@ -96,9 +92,9 @@ def explain_backlog(*, using: str | None = None, all_causes: bool = False) -> li
         watch = Stopwatch(alias, all_causes=all_causes)
         now = watch.first(lambda: read_now(alias))
         refusal = read_only(alias) if watch.has_time("read_only") else []
-        looks = watch.has_time(*_OF_QUEUES, statements=20)
+        looks = watch.has_time(Look.BACKLOG, statements=20)
         seen = survey(now, alias) if looks else Survey(now, [], cut=True)
-        workers = read_workers(alias) if watch.has_time(*OF_WORKERS) else None
+        workers = read_workers(alias) if watch.has_time(Look.WORKERS) else None
         backlog = _Backlog(seen, workers or [], watch, alias)
         findings = Findings(cut=seen.cut or len(backlog.due) > SPOTS_MAX, counted=looks)
         findings.add([_sum(backlog.due).finding(one, Rank.STOPS_ALL) for one in refusal])

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from jobqueue.db import vendor
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sessions import ping
-from jobqueue.explain.explanation import CODES, Explanation
+from jobqueue.explain.explanation import CODES, Explanation, Look, found_by
 from jobqueue.maintenance.worker_rows import SLOW_COMMIT
 from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
@@ -74,8 +74,8 @@ class Stopwatch:
         self._round_trip = seconds
         return found
 
-    def has_time(self, *codes: str, statements: int = 1) -> bool:
-        """Whether there is time for so many statements that look for these codes; if not, told() names them.
+    def has_time(self, *wanted: Look | str, statements: int = 1) -> bool:
+        """Whether there is time for so many statements of these looks, and for these codes; if not, told() names them.
 
         There is, unless round trips are slow: then the statements must end within ANSWER_SECONDS.
         """
@@ -84,7 +84,8 @@ class Stopwatch:
         spent = perf_counter() - self._begun
         if spent + statements * self._round_trip <= ANSWER_SECONDS:
             return True
-        self._not_looked_at.update(codes)
+        for one in wanted:
+            self._not_looked_at.update([one] if isinstance(one, str) else found_by(one))
         return False
 
     def claim(self, queue: str, priority: int) -> None:

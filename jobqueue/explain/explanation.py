@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 
-from django.utils.translation import gettext
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
 
 from jobqueue.durations import format_seconds
 from jobqueue.gates.waiting import FLOW_GATE
@@ -17,12 +18,89 @@ from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
 from jobqueue.ordering import HALTED, WAITS
 from jobqueue.payload import JSON
 
-#: what `code` may be, in the order of docs/reference/explain.md
-CODES = (
-    "paused", "draining", "held", "expired", "key", "parents", "unknown_task", "not_due", "breaker", "slot", "rate",
-    "no_worker", "database_slow", "host_exhausted", "connection", "outside_service", "hanging", "workers_busy",
-    "monitor_dead", "row_lock", "read_only", "running", "quarantined", "ended", "clock_skew",
-)  # fmt: skip
+
+class Look(Flag):
+    """A look at the database, which finds some codes and is left out as a whole if there is no time for it."""
+
+    NONE = 0
+    RULES = auto()  # what operators have set for a queue
+    LIMITS = auto()  # of one job
+    WORKERS = auto()  # the rows of workers
+    STACKS = auto()  # what threads of workers wait for
+    JOBS = auto()  # the first jobs of one queue
+    BACKLOG = auto()  # the first jobs of all queues
+    EACH = JOBS | BACKLOG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What holds for all explanations of a code, whatever their evidence."""
+
+    looks: Look = Look.NONE
+    #: how a wait_reason that begins with the code reads; "": it has no subject; None: no job at a gate has such a one
+    words: Promise | str | None = None
+    #: somebody wants it, or it ends at a known moment: workers that start nothing because of it do what they should
+    is_meant: bool = False
+    #: the next step is done on the page of the queue
+    on_queue_page: bool = False
+    #: each job has a text of its own, so that of one job is an example of the others
+    is_example: bool = False
+    #: the job runs, and takes long
+    runs: bool = False
+
+
+#: by what `code` may be, in the order of docs/reference/explain.md
+CODES = {
+    "paused": Code(
+        looks=Look.RULES | Look.BACKLOG,
+        words=gettext_lazy("task %(subject)s is paused"),
+        is_meant=True,
+        on_queue_page=True,
+    ),
+    "draining": Code(looks=Look.RULES, is_meant=True, on_queue_page=True),
+    "held": Code(looks=Look.EACH, is_meant=True, is_example=True),
+    "expired": Code(looks=Look.JOBS),
+    "key": Code(
+        looks=Look.LIMITS | Look.EACH,
+        words=gettext_lazy("all slots of the concurrency key %(subject)s are taken"),
+        is_meant=True,
+        on_queue_page=True,
+    ),
+    "parents": Code(looks=Look.EACH, words="", is_meant=True, is_example=True),
+    "unknown_task": Code(looks=Look.EACH, is_meant=True, is_example=True),
+    "not_due": Code(looks=Look.EACH, is_meant=True),
+    "breaker": Code(
+        looks=Look.LIMITS | Look.EACH,
+        words=gettext_lazy("the circuit breaker of %(subject)s is not closed"),
+        is_meant=True,
+    ),
+    "slot": Code(
+        looks=Look.LIMITS | Look.EACH,
+        words=gettext_lazy("all slots of task %(subject)s are taken"),
+        is_meant=True,
+        on_queue_page=True,
+    ),
+    "rate": Code(
+        looks=Look.LIMITS | Look.EACH,
+        words=gettext_lazy("the rate limit of %(subject)s is used up for the moment"),
+        is_meant=True,
+        on_queue_page=True,
+    ),
+    "no_worker": Code(looks=Look.WORKERS | Look.BACKLOG),
+    "database_slow": Code(),
+    "host_exhausted": Code(looks=Look.WORKERS),
+    "connection": Code(looks=Look.STACKS | Look.EACH),
+    "outside_service": Code(looks=Look.STACKS | Look.EACH, runs=True),
+    "hanging": Code(looks=Look.STACKS | Look.EACH, runs=True),
+    "workers_busy": Code(looks=Look.EACH),
+    "monitor_dead": Code(looks=Look.BACKLOG),
+    "row_lock": Code(on_queue_page=True),
+    "read_only": Code(),
+    "running": Code(looks=Look.EACH, runs=True),
+    "quarantined": Code(),
+    "ended": Code(looks=Look.EACH),
+    "clock_skew": Code(looks=Look.WORKERS),
+}
 #: jobs that a text and the evidence name
 JOBS_SHOWN = 10
 _UNITS = (("s", 1), ("m", 60), ("h", 3600), ("d", 86_400))
@@ -39,6 +117,11 @@ class Explanation:
     text: str
     evidence: dict[str, JSON]
     next_step: str
+
+
+def found_by(look: Look) -> list[str]:
+    """The codes that a look finds."""
+    return [name for name, code in CODES.items() if look in code.looks]
 
 
 def iso(instant: datetime | None) -> str | None:
@@ -74,7 +157,6 @@ FINDINGS_MAX, QUEUES_SHOWN = 20, 10
 _OF_CAUSE = (
     "queue", "task", "concurrency_key", "dependency", "worker_names", "blocking", "host", "resource", "kind", "place",
 )  # fmt: skip
-_EXAMPLES = ("held", "parents", "unknown_task")
 
 
 class Rank(IntEnum):
@@ -120,7 +202,8 @@ class Findings:
 
     def told(self) -> list[Explanation]:
         """At most FINDINGS_MAX, likeliest first; [] if nothing was added."""
-        found = sorted(self._found.values(), key=lambda one: (one.rank, -one.jobs, CODES.index(one.one.code)))
+        order = list(CODES)
+        found = sorted(self._found.values(), key=lambda one: (one.rank, -one.jobs, order.index(one.one.code)))
         return [self._told(finding) for finding in found[:FINDINGS_MAX]]
 
     def _told(self, finding: Finding) -> Explanation:
@@ -163,7 +246,7 @@ def _ended(text: str) -> str:
 
 def _is_example(one: Explanation) -> bool:
     of_a_key = one.code == "key" and one.evidence.get("kind") == "ordering"
-    return of_a_key or one.code in _EXAMPLES or "gate" in one.evidence
+    return of_a_key or CODES[one.code].is_example or "gate" in one.evidence
 
 
 def reason_in_words(wait_reason: str | None, gate: int) -> str:
@@ -174,19 +257,10 @@ def reason_in_words(wait_reason: str | None, gate: int) -> str:
     if not wait_reason:
         return ""
     code, _, subject = wait_reason.partition(" ")
-    words = _phrases().get(code, "") % {"subject": subject} if gate == FLOW_GATE else _fixed().get(wait_reason)
-    return words or mask_text(wait_reason)
-
-
-def _phrases() -> dict[str, str]:
-    """The words for each code of a gate."""
-    return {
-        "paused": gettext("task %(subject)s is paused"),
-        "slot": gettext("all slots of task %(subject)s are taken"),
-        "key": gettext("all slots of the concurrency key %(subject)s are taken"),
-        "rate": gettext("the rate limit of %(subject)s is used up for the moment"),
-        "breaker": gettext("the circuit breaker of %(subject)s is not closed"),
-    }
+    if gate != FLOW_GATE:
+        return _fixed().get(wait_reason) or mask_text(wait_reason)
+    words = CODES[code].words if code in CODES else None
+    return str(words) % {"subject": subject} if words else mask_text(wait_reason)
 
 
 def _fixed() -> dict[str, str]:

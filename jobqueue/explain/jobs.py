@@ -12,16 +12,23 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.database import Stopwatch, read_only
-from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, Finding, id_list, iso, reason_in_words, span
+from jobqueue.explain.explanation import (
+    JOBS_SHOWN,
+    Explanation,
+    Finding,
+    Look,
+    id_list,
+    iso,
+    reason_in_words,
+    span,
+)
 from jobqueue.explain.limits import (
-    breaker_of_job,
     drain_of,
-    is_full,
     limits_of_job,
     limits_of_whole_queue,
     pause_at,
 )
-from jobqueue.explain.row_locks import Locks, lock_of_job, row_locks
+from jobqueue.explain.row_locks import Locks, row_locks
 from jobqueue.explain.rows import ALL_GATES, LEVELS_MAX, Place, ReadJob, read_jobs, read_place, spots_of, unread_place
 from jobqueue.explain.stacks import may_wait_for_row, waits_of_workers
 from jobqueue.explain.states import (
@@ -60,10 +67,6 @@ from jobqueue.validation import check_id, check_queue, readable_key
 _COLUMNS = ("job_id", "halted", "job__status", "job__gate", "job__run_at", "job__wait_reason", "job__locked_by")
 State = GroupMember.State
 _NAMED = 5
-#: codes of causes that are looked at together
-OF_WORKERS = ("no_worker", "host_exhausted", "clock_skew")
-OF_LIMITS = ("breaker", "slot", "rate", "key")
-OF_STACKS = ("connection", "outside_service", "hanging")
 
 
 def explain_job(job_id: int | str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
@@ -95,12 +98,12 @@ def explain_row(job: ReadJob, using: str, watch: Stopwatch) -> list[Explanation]
     # A page of the admin needs to write anyway.
     refusal = read_only(using) if watch.measures and watch.has_time("read_only") else []
     if job.status == Job.Status.PROCESSING:
-        first, last = _waits_of(job, using) if watch.has_time(*OF_STACKS, "row_lock", statements=5) else ([], [])
+        first, last = _waits_of(job, using) if watch.has_time(Look.STACKS, "row_lock", statements=5) else ([], [])
         return [*refusal, *nobody_reaps(job), *first, running(job), *last, *watch.told()]
     place = place_in_time(job.queue, job.now, using, watch, [job.task])
-    workers = read_workers(using) if watch.has_time(*OF_WORKERS) else None
+    workers = read_workers(using) if watch.has_time(Look.WORKERS) else None
     found = [*refusal, *held(job), *expired(job), *pause_at(place), *reasons_of(job, place, watch)]
-    if job.gate == 0 and job.run_at <= job.now and watch.has_time(*OF_LIMITS, statements=3):
+    if job.gate == 0 and job.run_at <= job.now and watch.has_time(Look.LIMITS, statements=3):
         found += limits_of_whole_queue(place)
     found += of_workers(place, workers, watch, priority=job.priority, free=not found)
     unknown = [] if any(one.code == "unknown_task" for one in found) else unknown_here(job)
@@ -111,7 +114,7 @@ def place_in_time(
     queue: str, now: datetime, using: str, watch: Stopwatch, tasks: Collection[str | None] | None = None
 ) -> Place:
     """What is set for `queue` and for these tasks in it; None: for any task. Nothing, if there is no time."""
-    if watch.has_time("paused", "draining"):
+    if watch.has_time(Look.RULES):
         return read_place(queue, now, using, tasks)
     return unread_place(queue, now, using)
 
@@ -123,7 +126,7 @@ def of_workers(
 
     `workers`: all that run; None: they were not read. `priority`: that of the first due job, if one was read.
     """
-    asks = free and priority is not None and watch.has_time(*OF_STACKS, "workers_busy", statements=6)
+    asks = free and priority is not None and watch.has_time(Look.STACKS, "workers_busy", statements=6)
     if workers is None:
         return watch.told()
     serving = serve(place.queue, workers)
@@ -165,19 +168,11 @@ def reasons_of(job: ReadJob, place: Place, watch: Stopwatch) -> list[Explanation
         looked = watch.has_time("parents", statements=2)
         found += parents_of(job, place.using) if looked else []
     elif job.gate in (0, FLOW_GATE):
-        looked = watch.has_time(*OF_LIMITS, statements=5)
-        found += _limits(job, place) if looked else []
+        looked = watch.has_time(Look.LIMITS, statements=5)
+        found += limits_of_job(job, place) if looked else []
     else:
         looked = True
     return found or ([at_a_gate(job, looked=looked)] if job.gate not in (0, HELD_GATE) else [])
-
-
-def _limits(job: ReadJob, place: Place) -> list[Explanation]:
-    """breaker, slot, key, rate and row_lock. Five statements at most."""
-    breaker = breaker_of_job(job, place)
-    limits, locks = limits_of_job(job, place), lock_of_job(job, place, breaker)
-    # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
-    return [*breaker, *limits, *locks] if is_full(limits) else [*locks, *breaker, *limits]
 
 
 class _First(NamedTuple):
@@ -295,10 +290,6 @@ def _listed(ids: Sequence[int], names: dict[int, str | None]) -> str:
 
 #: running jobs are counted up to this
 COUNT_MAX = 1000
-#: what only looks at the jobs of a queue could tell
-_OF_JOBS = (
-    "held", "expired", "parents", "unknown_task", "not_due", *OF_LIMITS, *OF_STACKS, "workers_busy", "running", "ended",
-)  # fmt: skip
 
 
 def explain_queue(queue: str, *, using: str | None = None, all_causes: bool = False) -> list[Explanation]:
@@ -314,7 +305,7 @@ def explain_queue(queue: str, *, using: str | None = None, all_causes: bool = Fa
         now = watch.first(lambda: read_now(alias))
         refusal = read_only(alias) if watch.has_time("read_only") else []
         place = place_in_time(name, now, alias, watch)
-        looks = watch.has_time(*_OF_JOBS, statements=9)
+        looks = watch.has_time(Look.JOBS, statements=9)
         jobs = _first_jobs(place) if looks else _FirstJobs()
         runs = _runs(place) if looks else []
         paused, drain = pause_at(place), drain_of(place)
@@ -324,7 +315,7 @@ def explain_queue(queue: str, *, using: str | None = None, all_causes: bool = Fa
             found += later
         if looks and not any(jobs) and not runs:
             return _unique([*found, _empty(place)])
-        workers = read_workers(alias) if watch.has_time(*OF_WORKERS) else None
+        workers = read_workers(alias) if watch.has_time(Look.WORKERS) else None
         if any(jobs) or not looks:
             found += _waits(jobs, place, workers, watch, stopped=bool(refusal or paused), looks=looks)
         if jobs.gated:

@@ -10,7 +10,7 @@ from django.utils.translation import gettext
 
 from jobqueue.conf.known_tasks import spec_at
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
-from jobqueue.explain.row_locks import lock_of_queue
+from jobqueue.explain.row_locks import lock_of_job, lock_of_queue
 from jobqueue.explain.rows import Place, ReadJob
 from jobqueue.gates.buckets import draw
 from jobqueue.gates.limits import (
@@ -135,6 +135,14 @@ class _Limited(NamedTuple):
 
 
 def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
+    """What the kinds of limits say of a job that is due, besides its pause, and row_lock. Five statements at most."""
+    stops = [one for stop in _STOPS for one in stop(job, place)]
+    counted, locks = _slot_and_rate(job, place), lock_of_job(job, place, stops)
+    # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
+    return [*stops, *counted, *locks] if _is_full(counted) else [*locks, *stops, *counted]
+
+
+def _slot_and_rate(job: ReadJob, place: Place) -> list[Explanation]:
     """slot or key, and rate, if its task or its concurrency key has no room. At most three statements.
 
     A job behind the gate of one of these waits for it, although there may be room again by now.
@@ -177,10 +185,10 @@ def limits_of_whole_queue(place: Place) -> list[Explanation]:
         gate = whole_queue_subject(place.queue)
         found += _rate(subject, own.per_second, _gates([gate], place.using).get(gate.number), place.now)
     locks = lock_of_queue(place)
-    return [*found, *locks] if is_full(found) else [*locks, *found]
+    return [*found, *locks] if _is_full(found) else [*locks, *found]
 
 
-def is_full(found: Sequence[Explanation]) -> bool:
+def _is_full(found: Sequence[Explanation]) -> bool:
     """Whether the first of these says that all slots are taken."""
     evidence = found[0].evidence if found and found[0].code in ("slot", "key") else {}
     running, limit = evidence.get("running"), evidence.get("limit")
@@ -254,7 +262,7 @@ def _rate(
     return [Explanation("rate", text % facts, evidence, step)]
 
 
-def breaker_of_job(job: ReadJob, place: Place) -> list[Explanation]:
+def _breaker(job: ReadJob, place: Place) -> list[Explanation]:
     """breaker, if it is not closed, or the job waits behind its gate. One statement if the job has a dependency."""
     if job.gate not in (0, FLOW_GATE):
         return []
@@ -319,3 +327,7 @@ def _next_look(row: BreakerState, now: datetime) -> str:
     ahead = seconds_until(row.probe_at or now, now)
     text = gettext("Check whether the service works. One job may start as a probe in %(time)s; its success closes it.")
     return text % {"time": span(ahead)}
+
+
+#: what stops a job whatever slots and tokens there are, in the order of gates.kinds.KINDS
+_STOPS = (_breaker,)

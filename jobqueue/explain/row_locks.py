@@ -18,16 +18,8 @@ from jobqueue.db.diagnostics import Diagnostics, LockWait, OldTransaction, RowHo
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import Explanation, span
 from jobqueue.explain.rows import Place, ReadJob
-from jobqueue.gates.limits import (
-    Subject,
-    breaker_subject,
-    dependency_named,
-    limits_of,
-    pause_subject,
-    rate_subject,
-    slot_subject,
-    whole_queue_subject,
-)
+from jobqueue.gates.kinds import gate_of
+from jobqueue.gates.limits import breaker_subject, limits_of, whole_queue_subject
 from jobqueue.gates.rules import State
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.lockstats.report import read_waits
@@ -232,10 +224,10 @@ def lock_of_queue(place: Place) -> list[Explanation]:
     return _held_rows({_GATES: {subject.number: subject.wait_reason}}, place, None)
 
 
-def lock_of_job(job: ReadJob, place: Place, breaker: Sequence[Explanation]) -> list[Explanation]:
+def lock_of_job(job: ReadJob, place: Place, stops: Sequence[Explanation]) -> list[Explanation]:
     """row_lock, if another session keeps what a due job needs locked: slots, tokens, its gate, a breaker's probe.
 
-    `breaker`: as breaker_of_job() has told it. One statement, if the job waits for one of them or has a limit.
+    `stops`: what stops the job, its breaker among them. One statement, if it waits for one of them or has a limit.
     """
     if job.gate not in (0, FLOW_GATE):
         return []
@@ -245,24 +237,14 @@ def lock_of_job(job: ReadJob, place: Place, breaker: Sequence[Explanation]) -> l
         wanted.setdefault(_SLOTS, {})[slots.subject.number] = slots.subject.wait_reason
     if rate is not None:
         wanted.setdefault(_GATES, {})[rate.subject.number] = rate.subject.wait_reason
-    for subject in _gates_of(job) if job.gate == FLOW_GATE else ():
+    if job.gate == FLOW_GATE and (subject := gate_of(job)) is not None:
         wanted.setdefault(_GATES, {})[subject.number] = subject.wait_reason
-    for one in breaker:
+    for one in (stop for stop in stops if stop.code == "breaker"):
         dependency = str(one.evidence["dependency"])
         # Only the claim that makes a job its probe locks the row of a breaker.
         if one.evidence["state"] != State.CLOSED and not one.evidence["by_hand"]:
             wanted.setdefault(_BREAKERS, {})[dependency] = breaker_subject(dependency).wait_reason
     return _held_rows(wanted, place, job.task) if wanted else []
-
-
-def _gates_of(job: ReadJob) -> list[Subject]:
-    """What a job that waits at a gate may wait for."""
-    dependency = dependency_named(job.wait_reason or "")
-    found = [breaker_subject(dependency)] if dependency is not None else []
-    if job.task is not None:
-        place = (job.queue, job.task, job.concurrency_key)
-        found += [slot_subject(*place), rate_subject(*place), pause_subject(job.queue, job.task)]
-    return [subject for subject in found if subject.wait_reason == job.wait_reason]
 
 
 def _held_rows(wanted: Mapping[str, Mapping[int | str, str]], place: Place, task: str | None) -> list[Explanation]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 
 from jobqueue.db import vendor
 from jobqueue.exceptions import NotSupported
-from jobqueue.explain.explanation import Explanation, iso, reason_in_words, seconds_until, span
+from jobqueue.explain.explanation import CODES, Explanation, iso, reason_in_words, seconds_until, span
 from jobqueue.explain.rows import ReadJob
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.masking import mask_text
@@ -163,7 +163,7 @@ def at_a_gate(job: ReadJob, *, looked: bool = True) -> Explanation:
     else:
         text = gettext("Job %(id)d waits at gate %(gate)d, which this release does not know. Wait reason: %(reason)s")
         step = gettext("Find out who has set this gate. Cancel the job if nobody will open it.")
-    if code not in ("key", "slot", "rate", "breaker", "paused", "parents"):
+    if code not in CODES or CODES[code].words is None:
         code = "key" if job.gate == KEY_GATE else "held"
     evidence: dict[str, JSON] = {
         "job_id": job.pk,

@@ -10,28 +10,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobqueue.conf.known_tasks import path_of
-from jobqueue.gates import declared
-from jobqueue.gates.breaker import may_probe
 from jobqueue.gates.buckets import Bucket, lock_buckets, mend
-from jobqueue.gates.limits import (
-    Limits,
-    Rate,
-    Slots,
-    Subject,
-    breaker_subject,
-    limits_of,
-    pause_subject,
-    whole_queue_subject,
-)
-from jobqueue.gates.rules import OpenBreaker, Rules
+from jobqueue.gates.kinds import Asking, Candidate, stop_of
+from jobqueue.gates.limits import Limits, Rate, Slots, Subject, limits_of, whole_queue_subject
+from jobqueue.gates.locking import lock_gates, make_gate
+from jobqueue.gates.rules import Rules
 from jobqueue.gates.slots import Slot, lock_slots, running, take_slots
-from jobqueue.gates.unlocked import lock_gates, make_gate
 from jobqueue.gates.waiting import Blocked
 
-#: so long after a gate was closed for a pause or a breaker, it is looked whether that still holds
+#: so long after a job was stopped by a kind of limit, it is looked whether that still holds
 LOOK_SECONDS = 1.0
 #: so long a claimer leaves a queue alone whose gate another claim keeps locked
 BUSY_SECONDS = 0.05
@@ -79,23 +69,6 @@ def make_room(queue: str, using: str) -> None:
     make_gate(*whole_queue_subject(queue), using)
 
 
-class Candidate(declared.Needing, Protocol):
-    """A job as a claim has read it, before it raises the fence."""
-
-    @property
-    def pk(self) -> int: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def due_at(self) -> datetime: ...
-    @property
-    def concurrency_key(self) -> bytes | None: ...
-    @property
-    def now(self) -> datetime: ...
-
-
 class _Limited(NamedTuple):
     """A job and its limits."""
 
@@ -111,9 +84,8 @@ class Admitted:
     free: set[int] = field(default_factory=set)  # ids of those that may start
     slots: dict[int, int] = field(default_factory=dict)  # the subject of the slot that a job has taken, by its id
     blocked: list[Blocked] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)  # dependencies whose breaker was asked for a probe
-    #: subjects of slots for which blocked jobs may have been opened: another job can have them
-    spare: set[int] = field(default_factory=set)
+    #: subjects of slots that jobs blocked by something else do not use: they may have been opened for them
+    unused_slots: set[int] = field(default_factory=set)
 
 
 def admit(
@@ -126,7 +98,7 @@ def admit(
     `paced_max`: at most so many with a rate, because they must start at once (None: any number).
     """
     answer = Admitted()
-    found = _candidates(rows, limit, queue, known, answer, using)
+    found = _candidates(rows, limit, Asking(queue, known, using), answer)
     # Of all rows, once: also of those that come in only if others have no slot.
     places = {one.slots.subject.number: one.slots.place for one in found if one.slots is not None}
     free, buckets = lock_slots(places, using), _buckets(found, using)
@@ -140,7 +112,7 @@ def admit(
             _block(one.row, one.slots.subject, answer, most=one.slots.most)
         elif one.rate is not None and not left.get(one.rate.subject.number):
             _block(one.row, one.rate.subject, answer)
-            _spare(one, answer)
+            _leave_slot(one, answer)
         elif len(chosen) < limit and (one.rate is None or paced_max is None or paced < paced_max):
             chosen.append(one)
             if one.rate is not None:
@@ -187,49 +159,24 @@ def _start(
             bucket.write(tokens[number], using, waits=number in waited)
 
 
-def _candidates(
-    rows: Sequence[Candidate], limit: int, queue: str, known: Rules, answer: Admitted, using: str
-) -> list[_Limited]:
-    """Those that are neither paused nor wait for a breaker, which are blocked."""
+def _candidates(rows: Sequence[Candidate], limit: int, asking: Asking, answer: Admitted) -> list[_Limited]:
+    """Those that no kind of limit stops; the others are blocked."""
     found: list[_Limited] = []
     for row in rows:
-        # One that is not among the first may not be reached, and would be a probe that does not start.
-        if not _is_shut(row, queue, known, answer, using, may_ask=len(found) < limit):
-            found.append(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)))
+        asking.may_ask = len(found) < limit
+        limited = _Limited(row, *limits_of(asking.queue, row.task, row.concurrency_key, asking.known))
+        if (stop := stop_of(row, asking)) is None:
+            found.append(limited)
+        elif stop.subject is not None:
+            at = _look_at(row, stop.until)
+            answer.blocked.append(Blocked(row.pk, row.priority, row.due_at, stop.subject, stop.task, None, at))
+            _leave_slot(limited, answer)
     return found
 
 
-def _is_shut(row: Candidate, queue: str, known: Rules, answer: Admitted, using: str, *, may_ask: bool) -> bool:
-    """Whether its task is paused, or the breaker of its dependency is not closed; then it is blocked."""
-    rule = known.of_task(queue, row.task)
-    if rule.starts_nothing and row.task is not None:
-        subject, at = pause_subject(queue, row.task), _look_at(row, rule.until)
-    else:
-        dependency = declared.needed_by(row)
-        breaker = known.breakers.get(dependency) if dependency is not None else None
-        if breaker is None or dependency is None:
-            return False
-        if _is_time_for_probe(row, dependency, breaker, answer):
-            if not may_ask:
-                return True
-            answer.asked.add(dependency)
-            if may_probe(dependency, row.pk, row.fence + 1, using=using):
-                return False
-        subject, at = breaker_subject(dependency), _look_at(row, breaker.looks_again_at)
-    _block(row, subject, answer, opens_at=at)
-    _spare(_Limited(row, *limits_of(queue, row.task, row.concurrency_key, known)), answer)
-    return True
-
-
-def _spare(one: _Limited, answer: Admitted) -> None:
+def _leave_slot(one: _Limited, answer: Admitted) -> None:
     if one.slots is not None:
-        answer.spare.add(one.slots.subject.number)
-
-
-def _is_time_for_probe(row: Candidate, dependency: str, breaker: OpenBreaker, answer: Admitted) -> bool:
-    """Whether a job may ask to start as the probe of an open breaker. Only one of a claim asks."""
-    is_early = breaker.probe_at is not None and breaker.probe_at > row.now
-    return not (breaker.by_hand or dependency in answer.asked or is_early)
+        answer.unused_slots.add(one.slots.subject.number)
 
 
 def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
@@ -238,8 +185,6 @@ def _look_at(row: Candidate, opens_at: datetime | None) -> datetime:
     return soon if opens_at is None else min(soon, opens_at)
 
 
-def _block(
-    row: Candidate, subject: Subject, answer: Admitted, *, most: int | None = None, opens_at: datetime | None = None
-) -> None:
+def _block(row: Candidate, subject: Subject, answer: Admitted, *, most: int | None = None) -> None:
     task = None if row.task is None else path_of(row.task)
-    answer.blocked.append(Blocked(row.pk, row.priority, row.due_at, subject, task, most, opens_at))
+    answer.blocked.append(Blocked(row.pk, row.priority, row.due_at, subject, task, most))

@@ -27,8 +27,8 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.failures.dependencies import DependencySettings, settings_of
 from jobqueue.gates.limits import breaker_subject
+from jobqueue.gates.locking import PAUSES_SECONDS, tries, update_unlocked
 from jobqueue.gates.rules import OpenBreaker, State, forget_rules, is_over, longest_wait, open_breaker
-from jobqueue.gates.unlocked import PAUSES_SECONDS, tries, update_unlocked
 from jobqueue.models import BreakerState, Gate, Job
 from jobqueue.signals import breaker_changed
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.db.clock import UtcNow
-from jobqueue.gates.unlocked import lock_gates, time_of, update_unlocked
+from jobqueue.gates.locking import lock_gates, time_of, update_unlocked
 from jobqueue.models import Gate
 
 #: a token is there if less than this is missing: instants have microseconds, and a token's time seldom does

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import having, spec_at
+from jobqueue.conf.task_spec import OPTIONS
 from jobqueue.durations import parse_rate
 from jobqueue.payload import JSON
 
@@ -31,6 +32,7 @@ class Needing(Protocol):
 
 J = TypeVar("J", bound=Needing)
 _NONE = Declared(None, None)
+_LIMITS = tuple(name for name, option in OPTIONS.items() if option.is_limit)
 
 #: dependencies of jobs that this process has claimed: using() may name one that no task or setting does
 _met: set[str] = set()
@@ -84,4 +86,4 @@ def of_queue(queue: str) -> Declared:
 
 def tasks() -> Collection[str]:
     """The paths of the tasks that have limits, and their earlier ones."""
-    return having("concurrency_limit").keys() | having("rate_limit").keys()
+    return {path for option in _LIMITS for path in having(option)}

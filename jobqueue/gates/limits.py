@@ -19,10 +19,9 @@ from jobqueue.models import Job
 from jobqueue.payload import JSON
 
 REASON_CHARS = 200
-#: the code of pauses, and of breakers, in a wait_reason
-PAUSED, _BREAKER = "paused ", "breaker "
-#: the code of the slots of a whole task; those of one key have another
-SLOT = "slot"
+#: how the wait_reasons of jobs at gates begin: the codes of gates.kinds.KINDS. SLOT is that of the slots of a whole
+#: task, KEY that of the slots of one concurrency key
+PAUSED, BREAKER, SLOT, KEY, RATE = "paused", "breaker", "slot", "key", "rate"
 
 
 class Subject(NamedTuple):
@@ -34,12 +33,12 @@ class Subject(NamedTuple):
 
 def slot_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
     """The slots of a task in a queue, or of one concurrency key there."""
-    return _subject("slot", "key" if key is not None else SLOT, queue, task, key)
+    return subject_of("slot", KEY if key is not None else SLOT, queue, task, key)
 
 
 def rate_subject(queue: str, task: str, key: bytes | None = None) -> Subject:
     """The starts of a task in a queue, or of one concurrency key there."""
-    return _subject("rate", "rate", queue, task, key)
+    return subject_of("rate", RATE, queue, task, key)
 
 
 def whole_queue_subject(queue: str) -> Subject:
@@ -49,18 +48,18 @@ def whole_queue_subject(queue: str) -> Subject:
 
 def pause_subject(queue: str, task: str) -> Subject:
     """The pause of a task in a queue."""
-    path = path_of(task)
-    return Subject(_number("pause", queue, path), _cut(PAUSED + path))
+    return subject_of("pause", PAUSED, queue, task)
 
 
 def breaker_subject(dependency: str) -> Subject:
     """The circuit breaker of a dependency."""
-    return Subject(_number("breaker", dependency), _cut(_BREAKER + dependency))
+    return Subject(_number("breaker", dependency), _cut(f"{BREAKER} {dependency}"))
 
 
 def dependency_named(wait_reason: str) -> str | None:
     """The dependency whose breaker a wait_reason is about; None if it is about something else."""
-    return wait_reason.removeprefix(_BREAKER) if wait_reason.startswith(_BREAKER) else None
+    code, _, dependency = wait_reason.partition(" ")
+    return dependency if code == BREAKER and dependency else None
 
 
 def readable_key(key: bytes) -> str:
@@ -72,7 +71,8 @@ def readable_key(key: bytes) -> str:
     return text if text.isprintable() else f"0x{key.hex()}"
 
 
-def _subject(kind: str, code: str, queue: str, task: str, key: bytes | None) -> Subject:
+def subject_of(kind: str, code: str, queue: str, task: str, key: bytes | None = None) -> Subject:
+    """What jobs of a task, or of a key, wait for in a queue. `kind` and these tell it from all others."""
     if key is None:
         task = path_of(task)
         return Subject(_number(kind, queue, task), _cut(f"{code} {task}"))

@@ -21,8 +21,8 @@ from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.upsert import upsert
 from jobqueue.gates.limits import Place, limits_of
+from jobqueue.gates.locking import tries
 from jobqueue.gates.rules import last_rules
-from jobqueue.gates.unlocked import tries
 from jobqueue.models import GateSlot, Job
 from jobqueue.models.rows import any_in_state
 

@@ -30,10 +30,10 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.upsert import upsert
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import declared
-from jobqueue.gates.limits import SLOT, Place, Subject, dependency_named, limits_of, rate_subject, slot_subject
+from jobqueue.gates.limits import SLOT, Place, Subject, limits_of, rate_subject, slot_subject
+from jobqueue.gates.locking import unlocked_of, update_unlocked
 from jobqueue.gates.rules import last_rules, rules
 from jobqueue.gates.slots import in_use, keyed_without_slot
-from jobqueue.gates.unlocked import unlocked_of, update_unlocked
 from jobqueue.models import Gate, GateWait, Job
 from jobqueue.models.rows import any_in_state, in_state
 from jobqueue.ordering import SCHEDULED
@@ -60,7 +60,7 @@ class Blocked(NamedTuple):
     priority: int
     run_at: datetime
     subject: Subject
-    task: str | None = None
+    task: str | None = None  # whose jobs wait there, in this queue; None: jobs of any queue and task do
     most: int | None = None  # slots that the subject has, if it waits for one
     opens_at: datetime | None = None  # when a pause ends by itself
 
@@ -148,8 +148,7 @@ def _write_gates(blocked: Sequence[Blocked], queue: str, using: str) -> set[int]
     for number, one in found.items():
         if number not in free:
             continue
-        # Jobs of any queue wait for a dependency.
-        place = (queue, one.task) if dependency_named(one.subject.wait_reason) is None else (None, None)
+        place = (None, None) if one.task is None else (queue, one.task)
         # The bucket of a rate has written its own columns in this transaction.
         known = {"most": one.most, "opens_at": one.opens_at}
         own = {name: value for name, value in known.items() if value is not None}
@@ -173,7 +172,7 @@ def on_closed(callback: Callable[[], None]) -> None:
     _callback = callback
 
 
-def freed(subjects: Iterable[int], *, using: str) -> None:
+def open_next(subjects: Iterable[int], *, using: str) -> None:
     """Open one waiting job for each slot in `subjects` that a lease has freed. Never raises.
 
     Now, or when the open transaction is committed.
@@ -182,8 +181,8 @@ def freed(subjects: Iterable[int], *, using: str) -> None:
         _after_commit(partial(open_first, Counter(wanted), using=using), using)
 
 
-def closed(subjects: Iterable[int], *, using: str, unwritten: Collection[int] = ()) -> None:
-    """After the commit of a claim that closed gates: a slot may have been freed before it. Never raises.
+def recheck_closed(subjects: Iterable[int], *, using: str, unwritten: Collection[int] = ()) -> None:
+    """Look again at gates that a claim has closed, after its commit: slots may have been freed before. Never raises.
 
     `unwritten`: as close_gates() has returned them.
     """
@@ -207,7 +206,7 @@ def ended_unstarted(jobs: Iterable[tuple[str | None, bytes | None]], queue: str,
         rates = sorted({rate_subject(*place).number for place in places})
         paced = Gate.objects.using(using).filter(pk__in=rates, opens_at__gt=UtcNow())
         _after_commit(partial(update_unlocked, paced, using, opens_at=UtcNow()), using)
-        closed((slot_subject(*place).number for place in places), using=using)
+        recheck_closed((slot_subject(*place).number for place in places), using=using)
 
 
 def _after_commit(work: Callable[[], object], using: str) -> None:

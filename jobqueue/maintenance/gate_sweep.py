@@ -27,11 +27,12 @@ from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.backlog import INDEX, Level, ranks
 from jobqueue.gates.buckets import mend
+from jobqueue.gates.kinds import UNCLAIMED_SECONDS
 from jobqueue.gates.limits import Announcing, LimitedGate, limits_in_effect
+from jobqueue.gates.locking import read_all, update_unlocked
 from jobqueue.gates.rules import rules
 from jobqueue.gates.slots import Slot
-from jobqueue.gates.timing import UNCLAIMED_SECONDS, open_due
-from jobqueue.gates.unlocked import read_all, update_unlocked
+from jobqueue.gates.timing import open_due
 from jobqueue.gates.waiting import FLOW_GATE, open_first, open_free, open_jobs, subjects_waiting
 from jobqueue.models import Gate, GateSlot, GateWait, Job
 from jobqueue.models.job import JobQuerySet

@@ -16,8 +16,8 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import retry_transient
 from jobqueue.gates.backlog import due_count
+from jobqueue.gates.locking import update_unlocked
 from jobqueue.gates.slots import running
-from jobqueue.gates.unlocked import update_unlocked
 from jobqueue.models import FlowRule
 
 #: between two steps of a queue, whichever worker takes them

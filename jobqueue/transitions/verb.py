@@ -21,7 +21,7 @@ from jobqueue.db.callers_transaction import in_open_transaction, send_after_comm
 from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slots_to_free
-from jobqueue.gates.waiting import freed
+from jobqueue.gates.waiting import open_next
 from jobqueue.grouping.ends import STATE_OF, end_members, outstanding_again
 from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
@@ -154,7 +154,7 @@ def settled(written: Written, using: str) -> None:
 def _promote(written: Written, using: str) -> None:
     ended = [job for status, jobs in written.items() if status != Job.Status.PROCESSING for job in jobs]
     promote_next([(job.queue, job.ordering_key) for job in ended if job.ordering_key is not None], using=using)
-    freed(slots_to_free([job for job in ended if isinstance(job, Lease)], using), using=using)
+    open_next(slots_to_free([job for job in ended if isinstance(job, Lease)], using), using=using)
 
 
 WrittenObserver: TypeAlias = Callable[[str, Written], None]

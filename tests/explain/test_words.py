@@ -10,6 +10,7 @@ from jobqueue import enqueue
 from jobqueue.explain import explain_backlog
 from jobqueue.explain.explanation import reason_in_words
 from jobqueue.flow import breaker, drain, pause
+from jobqueue.gates.kinds import KINDS
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, HELD_REASON, QUARANTINED
 from jobqueue.ordering import HALTED, KEY_GATE, SCHEDULED, WAITS
@@ -36,6 +37,11 @@ GATED = {
 @pytest.mark.parametrize(("reason", "words"), GATED.items())
 def test_the_code_of_a_gate_and_its_subject_become_a_phrase(reason, words):
     assert reason_in_words(reason, FLOW_GATE) == words
+
+
+def test_each_kind_of_limit_has_a_phrase_for_each_of_its_codes():
+    codes = [code for kind in KINDS for code in kind.codes]
+    assert sorted(codes) == sorted({reason.split()[0] for reason in GATED} - {"of"})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ LEASE = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until":
 @pytest.fixture
 def silent(monkeypatch):
     """Whoever frees a slot dies before it can tell anybody."""
-    monkeypatch.setattr("jobqueue.transitions.verb.freed", lambda *_, **__: None)
+    monkeypatch.setattr("jobqueue.transitions.verb.open_next", lambda *_, **__: None)
 
 
 def end_behind_the_back(job_id):

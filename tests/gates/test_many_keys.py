@@ -137,7 +137,7 @@ def test_a_claim_that_fails_after_it_has_closed_gates_looks_whether_their_slots_
         return found
 
     monkeypatch.setattr(claimer, "select_then_update", fails_later)
-    monkeypatch.setattr(claimer, "gates_closed", lambda subjects, **_: closed.extend(subjects))
+    monkeypatch.setattr(claimer, "recheck_closed", lambda subjects, **_: closed.extend(subjects))
     with pytest.raises(DatabaseBusy):
         take(1)
     assert closed == [slot_subject("q", keyed.module_path, b"a").number]

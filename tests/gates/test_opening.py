@@ -265,3 +265,14 @@ class TestADrainWaits:
         add(2, limited(dependency="stripe"))
         assert taken() == []
         assert not self.limited_wait()
+
+
+def test_jobs_behind_a_gate_of_a_kind_that_a_later_release_had_are_asked_again(behind):
+    lease, rest = behind(3)
+    ack(lease)
+    ids = waiting()
+    Job.objects.filter(pk__in=ids).update(wait_reason=f"moon {jobs.WORK}")
+    Gate.objects.filter(pk=SUBJECT).update(wait_reason=f"moon {jobs.WORK}", most=None, opens_at=UtcNowPlus(0))
+    assert open_due(using="default") == len(ids) == 2
+    assert taken() == rest[:1]
+    assert set(Job.objects.filter(pk__in=ids).values_list("wait_reason", flat=True)) == {f"slot {jobs.WORK}"}

@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.flow import breaker, pause, resume, set_limit
 from jobqueue.gates import breaker as machine
-from jobqueue.gates import timing
+from jobqueue.gates import kinds
 from jobqueue.gates.breaker import Run
 from jobqueue.gates.rules import forget_rules
 from jobqueue.models import BreakerState, GateWait, Job
@@ -86,8 +86,8 @@ def test_if_all_are_paused_none_is_opened_and_the_first_one_is_the_probe_after_t
 
 
 def test_a_look_goes_on_where_the_last_one_stopped(stripe, monkeypatch):
-    monkeypatch.setattr(timing, "SOME", 2)
-    monkeypatch.setattr(timing, "PROBE_PASSES_MAX", 2)
+    monkeypatch.setattr(kinds, "SOME", 2)
+    monkeypatch.setattr(kinds, "PROBE_PASSES_MAX", 2)
     *paused, live = behind(*[stripe.using(queue_name="elsewhere")] * 7, stripe)
     pause("elsewhere", reason="r")
     assert look_again() == 0

@@ -36,7 +36,7 @@ def test_the_end_of_leases_reads_the_first_job_of_each_key_and_none_behind_it(mo
             add(each, keyed, key)
         take()
         assert len(waiting()) == len(KEYS) * (each - 1)
-        found.append(reads(lambda: gates.freed(subjects, using="default"), "job_gate"))
+        found.append(reads(lambda: gates.open_next(subjects, using="default"), "job_gate"))
         Job.objects.all().delete()
         GateWait.objects.all().delete()
     assert found[1] < 1.5 * found[0]

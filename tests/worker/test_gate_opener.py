@@ -103,7 +103,7 @@ def test_the_children_are_told_before_anything_is_opened_for_a_change(opener, bo
     opener.round()
     flow.resume("q", task=work)
     turn, seen = board.header.rules_turn, []
-    monkeypatch.setattr("jobqueue.gates.timing.open_first", lambda *_, **__: seen.append(board.header.rules_turn) or 0)
+    monkeypatch.setattr("jobqueue.gates.kinds.open_first", lambda *_, **__: seen.append(board.header.rules_turn) or 0)
     clock.go(0.06)
     opener.round()
     assert seen[0] == turn + 1

@@ -41,6 +41,7 @@ from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.explain import Explanation
 from jobqueue.explain.database import Stopwatch
+from jobqueue.explain.explanation import CODES
 from jobqueue.explain.jobs import explain_row
 from jobqueue.maintenance.worker_list import state_of as state_of_worker
 from jobqueue.masking import mask_tail
@@ -247,7 +248,6 @@ TEXT_CHARS = 1000
 _COMMAND = re.compile(r" \(jobs [^()]*\)")
 #: evidence with ids of other jobs
 _JOBS = ("first_job", "probe_job", "jobs")
-_OF_QUEUES = ("paused", "draining", "slot", "rate", "key", "row_lock")
 
 
 class Reason(NamedTuple):
@@ -282,7 +282,7 @@ def _links_of(one: Explanation) -> list[str]:
     ids = [job_id for name in _JOBS for job_id in _ids(one.evidence.get(name))]
     found = [(page_address("job", job_id), gettext("job %(id)d") % {"id": job_id}) for job_id in dict.fromkeys(ids)]
     queue, dependency = one.evidence.get("queue"), one.evidence.get("dependency")
-    if one.code in _OF_QUEUES and isinstance(queue, str):
+    if CODES[one.code].on_queue_page and isinstance(queue, str):
         task = one.evidence.get("task")
         asked = {"queue": queue, **({"task": task} if isinstance(task, str) else {})}
         found.append((address_of("flowrule_queue", **asked), gettext("queue %(queue)s") % {"queue": plain(queue)}))

@@ -19,8 +19,7 @@ from jobqueue.gates.admit import make_room
 from jobqueue.gates.limits import NO_LIMITS, Limits, limited_tasks, limits_at
 from jobqueue.gates.rules import RULES_SECONDS, Rules, fresh_rules, rules, rules_to_start_by
 from jobqueue.gates.slots import running
-from jobqueue.gates.waiting import closed as gates_closed
-from jobqueue.gates.waiting import ended_unstarted
+from jobqueue.gates.waiting import ended_unstarted, recheck_closed
 from jobqueue.models import Job
 from jobqueue.transitions.claiming.candidates import Head, aged_look_is_due
 from jobqueue.transitions.claiming.plans import (
@@ -145,7 +144,7 @@ class Claimer:
                 head, look = None, self._next_look(call, taken, look)
         finally:
             # Also if a later pass has failed: an earlier one may have put jobs behind their gates.
-            gates_closed(self.closed, using=self._using, unwritten=call.busy)
+            recheck_closed(self.closed, using=self._using, unwritten=call.busy)
         return call.leases if time.monotonic() - begun < RULES_SECONDS else self._still_startable(call)
 
     def _rules(self) -> Rules:
@@ -187,7 +186,7 @@ class Claimer:
 
     def _note(self, call: _Call, plan: OneStatement | LockAndStamp, taken: Taken) -> None:
         """Keep what a committed pass has leased, ended and put behind gates, and what it shows about the queue."""
-        self.closed |= {one.subject.number for one in taken.blocked} | {*taken.spare}
+        self.closed |= {one.subject.number for one in taken.blocked} | {*taken.unused_slots}
         call.busy |= {*taken.unwritten}
         call.leases += taken.leases
         self._learn(call, plan, taken)

@@ -174,7 +174,7 @@ class Taken(NamedTuple):
     late: list[Row]  # those that had expired; they are CANCELED
     blocked: Sequence[Blocked] = ()  # those that wait behind gates now
     from_top: bool = False  # taken from the unseen top, and no other priority was looked at
-    spare: Collection[int] = ()  # subjects of slots that those may have been opened for
+    unused_slots: Collection[int] = ()  # subjects of slots that those may have been opened for: Admitted.unused_slots
     narrowed: LockAndStamp | None = None  # what the limits of the queue have left of the plan
     is_full: bool = False  # as many jobs of the queue run as may
     shut_seconds: float = 0.0  # until the queue has a token again, if it has none

@@ -78,10 +78,8 @@ def select_then_update(plan: LockAndStamp) -> Taken:
         free_keys(with_waiting_keys(leases))
         if room is not None:
             room.use(len(leases), using)
-        passed = len(free) < len(rows)
-        return Taken(
-            rows, leases, late, found.blocked, spare=found.spare, narrowed=plan, unwritten=unwritten, passed=passed
-        )
+        passed, put, unused = len(free) < len(rows), found.blocked, found.unused_slots
+        return Taken(rows, leases, late, put, unused_slots=unused, narrowed=plan, unwritten=unwritten, passed=passed)
 
 
 def _end_late(late: list[Row], plan: LockAndStamp) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from jobqueue.gates.timing import TICK_SECONDS, Changes, any_timed, any_waits, open_due
+from jobqueue.gates.kinds import TICK_SECONDS
+from jobqueue.gates.timing import Changes, any_timed, any_waits, open_due
 from jobqueue.signals import Dispatch
 from jobqueue.worker.monitor.duty_thread import DutyThread
 from jobqueue.worker.shared.scoreboard import Scoreboard

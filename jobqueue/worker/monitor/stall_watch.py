@@ -20,6 +20,7 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.explain import Explanation, explain_queue
+from jobqueue.explain.explanation import CODES
 from jobqueue.explain.row_locks import row_locks, waits_in_words
 from jobqueue.gates.backlog import INDEX, Level, levels_below
 from jobqueue.log_format import one_line
@@ -39,11 +40,7 @@ READ_SECONDS = 5.0
 #: looks in a row that must find the same before it is logged
 LOOKS = 2
 _SECONDS = Slot("seconds", FloatField())
-#: what keeps jobs of a queue from starting because somebody wants that, or until a known moment: no incident
-MEANT = frozenset(
-    {"paused", "draining", "slot", "rate", "key", "breaker", "held", "parents", "not_due", "unknown_task"}
-)
-#: after such an answer, the queue is not asked about again for this long
+#: after an answer whose code is meant, the queue is not asked about again for this long
 MEANT_SECONDS = 60.0
 
 
@@ -143,7 +140,7 @@ class StallWatch:
             asked = [late for late in found if self._meant_until.get(late.queue, 0.0) <= now]
             for late in asked[:3]:
                 reasons = self._reasons(late.queue)
-                if not reasons or reasons[0].code not in MEANT:
+                if not reasons or not CODES[reasons[0].code].is_meant:
                     self._begin(idle, late, reasons[0] if reasons else None)
                     return
                 self._meant_until[late.queue] = now + MEANT_SECONDS

@@ -75,7 +75,7 @@ GATES = [
     ),
     mutant(
         "a job of a paused queue is opened as the probe of a breaker",
-        "gates/timing.py",
+        "gates/kinds.py",
         "_open_probe",
         "if one.has_expired or limits_at(one.queue, known).paused:",
         "if one.has_expired:",
@@ -116,7 +116,7 @@ GATES = [
     ),
     mutant(
         "a claim waits for the gate of its queue",
-        "gates/unlocked.py",
+        "gates/locking.py",
         "lock_gates",
         'vendor(using).lock_rows(Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk"))',
         'Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk").select_for_update()',
@@ -192,7 +192,7 @@ GATES = [
     ),
     mutant(
         "claims of a queue with a limit do not lock its gate",
-        "gates/unlocked.py",
+        "gates/locking.py",
         "lock_gates",
         'vendor(using).lock_rows(Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk"))',
         'Gate.objects.using(using).filter(pk__in=sorted(reasons)).order_by("pk")',
@@ -368,7 +368,7 @@ BREAKERS_AND_RULES = [
     ),
     mutant(
         "a gate of a task opens while the task is paused without an end",
-        "gates/timing.py",
+        "gates/kinds.py",
         "_open_unless_paused",
         "(Q(until=None) | Q(until__gt=UtcNow()))",
         "Q(until__gt=UtcNow())",

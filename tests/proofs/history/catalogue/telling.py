@@ -199,9 +199,9 @@ EXPLAIN = [
     ),
     mutant(
         "a job whose rate somebody has locked is told to wait for a token",
-        "explain/jobs.py",
-        "_limits",
-        "lock_of_job(job, place, breaker)",
+        "explain/limits.py",
+        "limits_of_job",
+        "lock_of_job(job, place, stops)",
         "[]",
         "tests/explain/test_lock_waits.py",
         database="mysql",

@@ -1,4 +1,4 @@
-"""Rows of gates as claims lock them: those that others have locked are left alone, and nobody waits for them.
+"""Locks on the rows of gates: those that others have locked are left alone, and nobody waits for them.
 
 A claim is a transaction of several statements. Of a process that is frozen within one (SIGSTOP, a paused machine) the
 locks stay, and one that was frozen while it waited for a lock gets it and keeps it: all who wait would stop with it.
