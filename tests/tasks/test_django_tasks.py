@@ -265,6 +265,24 @@ def test_a_queue_outside_the_list_is_refused(settings):
     assert Job.objects.count() == 1
 
 
+def test_each_enqueue_goes_by_the_settings_as_they_are(settings):
+    first = tasks.add.enqueue(1, 2)
+    settings.JOBQUEUE = {"QUEUES": {"default": {"MAX_ATTEMPTS": 3}}}
+    second = tasks.add.enqueue(1, 2)
+    assert [job(first.id).max_attempts, job(second.id).max_attempts] == [25, 3]
+    settings.TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": ["mail"]}}
+    with pytest.raises((InvalidTask, JobQueueError)):
+        tasks.add.enqueue(1, 2)
+    assert Job.objects.count() == 2
+
+
+def test_a_copy_of_a_task_that_is_gone_leaves_nothing_to_the_next_one():
+    for priority in range(20):
+        tasks.add.using(priority=priority, dedupe_key=f"k{priority}").enqueue(1, 2)
+    found = Job.objects.order_by("id").values_list("priority", "dedupe_key")
+    assert [(priority, bytes(key)) for priority, key in found] == [(n, b"k%d" % n) for n in range(20)]
+
+
 def test_tuples_in_arguments_become_lists():
     tasks.add.enqueue((1, 2), [(3,)])
     assert Job.objects.get().payload["args"] == [[1, 2], [[3]]]
