@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 from django.db import OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -41,6 +43,10 @@ _DEFAULTS = {
     "unique_mode": 0,
     "unique_seconds": None,
 }
+_NAMES = ("queue", "payload", *_DEFAULTS)
+_values_of = attrgetter(*_NAMES)
+#: what the job table has where a column is left out; the first two never are
+_USUAL = (object(), object(), *_DEFAULTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ def _tagged(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str) -
 def _stored_tags(rows: Sequence[tuple[int, str]], using: str) -> list[tuple[Any, ...]]:
     from jobqueue.models import JobTag
 
-    tags = _prepared(JobTag._meta.get_field("tag"), [tag for _, tag in rows], using)
+    tags = _prepared(JobTag._meta.get_field("tag"), [tag for _, tag in rows], connections[using])
     return list(zip([job_id for job_id, _ in rows], tags, strict=True))
 
 
@@ -172,27 +178,27 @@ def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[
     """The columns that must be given, and their values for each job."""
     from jobqueue.models import Job
 
-    given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
-    gated = "ordering_key" in given or any(job.waits for job in jobs)
-    given += ["gate"] * gated
-    given += ["wait_reason"] * (gated or "run_at" in given)
-    columns = ["queue", "payload", *given]
-    values = [_prepared(Job._meta.get_field(name), _values(name, jobs, using), using) for name in columns]
-    return columns, list(zip(*values, strict=True))
-
-
-def _values(name: str, jobs: Sequence[NewJob], using: str) -> list[Any]:
-    found = [getattr(job, name) for job in jobs]
-    if name == "run_at" and None in found:
+    every = zip(_NAMES, zip(*map(_values_of, jobs), strict=True), _USUAL, strict=True)
+    columns: dict[str, Sequence[Any]] = {
+        name: values for name, values, usual in every if values.count(usual) < len(values)
+    }
+    if "run_at" in columns and None in columns["run_at"]:
         # A statement leaves the column out for all of its jobs, or for none.
         now = read_now(using)
-        return [instant or now for instant in found]
-    return found
+        columns["run_at"] = [instant or now for instant in columns["run_at"]]
+    gated = "ordering_key" in columns or any(job.waits for job in jobs)
+    if gated:
+        columns["gate"] = [job.gate for job in jobs]
+    if gated or "run_at" in columns:
+        columns["wait_reason"] = [job.wait_reason for job in jobs]
+    connection, field_of = connections[using], Job._meta.get_field
+    prepared = [_prepared(field_of(name), values, connection) for name, values in columns.items()]
+    return list(columns), list(zip(*prepared, strict=True))
 
 
-def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
+def _prepared(field: Any, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:
     """The driver's parameters for `values`. Equal ones are prepared once, and most columns have equal ones."""
-    found = {value: field.get_db_prep_save(value, connections[using]) for value in set(values)}
+    found = {value: field.get_db_prep_save(value, connection) for value in set(values)}
     return [found[value] for value in values]
 
 
