@@ -182,18 +182,21 @@ class JobQueueBackend(BaseTaskBackend):
 
         if (expires := spec_of(task).expiry) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
+        using = self.database
         if job.dedupe_key is None:
-            job_id, created_at = add_dated(job, using=self.database)
+            job_id, created_at = add_dated(job, using=using)
             result = new_result(job_id, created_at, task, payload, alias=self.alias)
         else:
-            job_id = add(job, using=self.database)
-            result = holding_result(job_id, task, payload, alias=self.alias, using=self.database)
-        self._announce(result)
+            job_id = add(job, using=using)
+            result = holding_result(job_id, task, payload, alias=self.alias, using=using)
+        self._announce([result])
         return result
 
-    def _announce(self, result: TaskResult[JSON]) -> None:
+    def _announce(self, results: Sequence[TaskResult[JSON]]) -> None:
         # So that a transaction with many enqueues keeps nothing for its commit, if nobody listens.
-        if not only_logs(signals.task_enqueued, signals.log_task_enqueued) or signals.logger.isEnabledFor(DEBUG):
+        if only_logs(signals.task_enqueued, signals.log_task_enqueued) and not signals.logger.isEnabledFor(DEBUG):
+            return
+        for result in results:
             after_commit(partial(signals.task_enqueued.send, type(self), task_result=result), self.database)
 
     def _add_many(
@@ -212,8 +215,7 @@ class JobQueueBackend(BaseTaskBackend):
         added = {} if added is None else added
         ids = add_many(jobs, using=self.database, added=added)
         results = results_of(ids, payloads, added, task, alias=self.alias, using=self.database)
-        for result in results:
-            self._announce(result)
+        self._announce(results)
         return results
 
     def _shared(self, task: AnyTask) -> _Shared:

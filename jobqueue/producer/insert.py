@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db import vendor
+from jobqueue.db import vendor, vendor_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
@@ -101,9 +101,8 @@ def insertion(jobs: Sequence[NewJob], using: str, until: float) -> Callable[[], 
     Jobs with an ordering key are also appended to their lanes; `until` (monotonic) limits the wait for the key. The
     INSERT is written by hand: Django's bulk_create returns no ids on MySQL and costs several times as much.
     """
-    from jobqueue.models import Job
-
-    work = partial(vendor(using).insert, connections[using], Job._meta.db_table, *_columns(jobs, using))
+    connection = connections[using]
+    work = partial(vendor_of(connection).insert, connection, _job_table().name, *_columns(jobs, connection))
     if any(job.tags for job in jobs):
         work = partial(_tagged, work, jobs, using)
     return partial(_in_lanes, work, jobs, using, until) if any(job.ordering_key for job in jobs) else work
@@ -142,21 +141,17 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
     return ids
 
 
-def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None on MySQL)."""
-    from jobqueue.models import Job
+def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, datetime | None]]:
+    """A function that inserts `job`, without a key; its id, and created_at (None on MySQL)."""
+    connection, (table, fields) = connections[using], _job_table()
+    columns, (row,) = _columns([job], connection)
+    work = partial(vendor_of(connection).insert_one, connection, table, columns, row, "created_at")
 
-    columns, (row,) = _columns([job], using)
-    return partial(vendor(using).insert_one, connections[using], Job._meta.db_table, columns, row, "created_at")
+    def insert() -> tuple[int, datetime | None]:
+        job_id, found = work()
+        return job_id, fields["created_at"].from_db_value(found, None, connection)
 
-
-def read_created_at(value: Any, using: str) -> datetime:
-    """created_at from what the driver gave for it."""
-    from jobqueue.models import Job
-
-    field: Any = Job._meta.get_field("created_at")
-    found: datetime = field.from_db_value(value, None, connections[using])
-    return found
+    return insert
 
 
 def created_at(job_id: int, using: str) -> datetime:
@@ -174,25 +169,37 @@ def _created_at(using: str) -> Prepared:
     return prepare_rows(rows.values_list("created_at"))
 
 
-def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns that must be given, and their values for each job."""
+class _Table(NamedTuple):
+    """The job table and its fields."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+@cache
+def _job_table() -> _Table:
     from jobqueue.models import Job
 
+    return _Table(Job._meta.db_table, {field.name: field for field in Job._meta.concrete_fields})
+
+
+def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns that must be given, and their values for each job."""
     every = zip(_NAMES, zip(*map(_values_of, jobs), strict=True), _USUAL, strict=True)
     columns: dict[str, Sequence[Any]] = {
         name: values for name, values, usual in every if values.count(usual) < len(values)
     }
     if "run_at" in columns and None in columns["run_at"]:
         # A statement leaves the column out for all of its jobs, or for none.
-        now = read_now(using)
+        now = read_now(connection.alias)
         columns["run_at"] = [instant or now for instant in columns["run_at"]]
     gated = "ordering_key" in columns or any(job.waits for job in jobs)
     if gated:
         columns["gate"] = [job.gate for job in jobs]
     if gated or "run_at" in columns:
         columns["wait_reason"] = [job.wait_reason for job in jobs]
-    connection, field_of = connections[using], Job._meta.get_field
-    prepared = [_prepared(field_of(name), values, connection) for name, values in columns.items()]
+    fields = _job_table().fields
+    prepared = [_prepared(fields[name], values, connection) for name, values in columns.items()]
     return list(columns), list(zip(*prepared, strict=True))
 
 
