@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -25,6 +25,8 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
+from jobqueue.producer.enqueueing import add, add_dated, add_many, new_job
+from jobqueue.producer.insert import NewJob
 from jobqueue.producer.queue_names import known_queues
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Call, JobTask
@@ -34,9 +36,6 @@ from jobqueue.tasks.options import own_options
 from jobqueue.tasks.signature import hashed_key
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
-
-if TYPE_CHECKING:
-    from jobqueue.producer.insert import NewJob
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -177,7 +176,6 @@ class JobQueueBackend(BaseTaskBackend):
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer.enqueueing import add, add_dated
         from jobqueue.tasks.results import holding_result, new_result
 
         if (expires := spec_of(task).expiry) is not None:
@@ -206,7 +204,6 @@ class JobQueueBackend(BaseTaskBackend):
         jobs: Sequence[NewJob],
         added: dict[int, NewJob] | None = None,
     ) -> list[TaskResult[JSON]]:
-        from jobqueue.producer.enqueueing import add_many
         from jobqueue.tasks.results import results_of
 
         if jobs and (expires := spec_of(task).expiry) is not None:
@@ -263,8 +260,6 @@ _shared: dict[int, _Shared] = {}
 
 
 def _make(task: AnyTask) -> Callable[..., NewJob]:
-    from jobqueue.producer.enqueueing import new_job
-
     spec = spec_of(task)
     job = new_job(
         task.queue_name,

@@ -30,7 +30,7 @@ from jobqueue.otel import enqueueing
 from jobqueue.payload import JSON, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
-from jobqueue.producer.insert import NewJob, dated_insertion, insertion
+from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.producer.queue_names import known_queues
 from jobqueue.signals import job_enqueued
 from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
@@ -189,8 +189,10 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
         span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
+    if created_at is not None:
+        return job_id, read_created_at(created_at, using)
     # Not in the unit above: a repeated read must not repeat the INSERT.
-    return job_id, _created_at(job_id, using) if created_at is None else created_at
+    return job_id, _created_at(job_id, using)
 
 
 def _created_at(job_id: int, using: str) -> datetime:

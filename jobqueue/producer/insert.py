@@ -141,17 +141,17 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
     return ids
 
 
-def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, datetime | None]]:
-    """A function that inserts `job`, without a key; its id, and created_at (None on MySQL)."""
-    connection, (table, fields) = connections[using], _job_table()
+def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, Any]]:
+    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None on MySQL)."""
+    connection = connections[using]
     columns, (row,) = _columns([job], connection)
-    work = partial(vendor_of(connection).insert_one, connection, table, columns, row, "created_at")
+    return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
-    def insert() -> tuple[int, datetime | None]:
-        job_id, found = work()
-        return job_id, fields["created_at"].from_db_value(found, None, connection)
 
-    return insert
+def read_created_at(value: Any, using: str) -> datetime:
+    """created_at from what the driver gave for it."""
+    found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connections[using])
+    return found
 
 
 def created_at(job_id: int, using: str) -> datetime:
