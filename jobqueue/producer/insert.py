@@ -141,16 +141,15 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
     return ids
 
 
-def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None on MySQL)."""
-    connection = connections[using]
+def dated_insertion(job: NewJob, connection: BaseDatabaseWrapper) -> Callable[[], tuple[int, Any]]:
+    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it; None if it was not read."""
     columns, (row,) = _columns([job], connection)
     return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
 
-def read_created_at(value: Any, using: str) -> datetime:
+def read_created_at(value: Any, connection: BaseDatabaseWrapper) -> datetime:
     """created_at from what the driver gave for it."""
-    found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connections[using])
+    found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connection)
     return found
 
 
@@ -186,9 +185,8 @@ def _job_table() -> _Table:
 def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns that must be given, and their values for each job."""
     every = zip(_NAMES, zip(*map(_values_of, jobs), strict=True), _USUAL, strict=True)
-    columns: dict[str, Sequence[Any]] = {
-        name: values for name, values, usual in every if values.count(usual) < len(values)
-    }
+    count = len(jobs)
+    columns: dict[str, Sequence[Any]] = {name: values for name, values, usual in every if values.count(usual) < count}
     if "run_at" in columns and None in columns["run_at"]:
         # A statement leaves the column out for all of its jobs, or for none.
         now = read_now(connection.alias)
