@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from jobqueue import enqueue, task
 from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
@@ -69,6 +69,23 @@ def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeyp
     result = tasks.add.using(dedupe_key=key, ordering_key=None if key else "o").enqueue(1, 2)
     assert Job.objects.get().pk == int(result.id)
     assert (result.args, abs(result.enqueued_at - now()) < timedelta(seconds=60)) == ([1, 2], True)
+
+
+@committed
+def test_a_job_is_added_once_though_the_connection_breaks_before_its_created_at_is_read():
+    broken = []
+
+    def breaking(execute, sql, *rest):
+        if sql.startswith("SELECT") and "created_at" in sql and not broken:
+            broken.append(sql)
+            raise OperationalError(2013, "Lost connection to MySQL server during query")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(breaking):
+        result = tasks.add.enqueue(1, 2)
+    assert Job.objects.get().pk == int(result.id)
+    assert result.enqueued_at == Job.objects.get().created_at
+    assert bool(broken) is (connection.vendor == "mysql")
 
 
 @committed
