@@ -36,13 +36,17 @@ def table(head: Cells, rows: Iterable[Cells]) -> Iterator[str]:
 
 
 def enqueue(found: dict[str, Any]) -> Iterator[str]:
-    """Single and bulk."""
+    """Single, bulk, and the processor time of single ones."""
     rows = [
         (part, name, spread(entry["per_second"]), spread(entry["ratio"]))
         for part in ("single", "bulk")
         for name, entry in found[part].items()
     ]
     yield from table(("", "who", "jobs/s", "of raw INSERT"), rows)
+    cpu = [(name, spread(entry["us"]), spread(entry["ratio"])) for name, entry in found.get("cpu", {}).items()]
+    if cpu:
+        yield ""
+        yield from table(("processor time of the caller, in its transaction", "us", "times raw INSERT"), cpu)
 
 
 def drain(found: dict[str, Any]) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from logging import DEBUG
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -25,6 +25,9 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.payload import JSON, dump
+from jobqueue.producer.enqueueing import add, add_dated, add_many, new_job, with_context
+from jobqueue.producer.insert import NewJob
+from jobqueue.producer.queue_names import known_queues
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Call, JobTask
 from jobqueue.tasks.discovery import misplaced, never_run, warn_if_lost
@@ -33,9 +36,6 @@ from jobqueue.tasks.options import own_options
 from jobqueue.tasks.signature import hashed_key
 from jobqueue.tasks.versions import payload_of
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
-
-if TYPE_CHECKING:
-    from jobqueue.producer.insert import NewJob
 
 
 class JobQueueBackend(BaseTaskBackend):
@@ -162,14 +162,11 @@ class JobQueueBackend(BaseTaskBackend):
 
     def _prepare_many(self, task: AnyTask, calls: Sequence[Call]) -> tuple[list[dict[str, JSON]], list[NewJob]]:
         """The payload and the job of each call; what the calls share is done once."""
-        self.validate_task(task)
-        if registry.find_task(task.module_path) is None:
-            # A task of another backend, enqueued here with using(): only our task class registers itself.
-            registry.add_task(task.module_path, task)
+        shared = self._shared(task)
         payloads = [payload_of(task, args, kwargs) for args, kwargs in calls]
         if not payloads:
             return [], []
-        jobs = self._jobs(task, payloads)
+        jobs = _jobs(task, shared, payloads)
         for payload in payloads:
             warn_of_own_copy(task, payload)
         warn_of_repeated_delivery(task, keyed=all(job.dedupe_key is not None for job in jobs))
@@ -179,24 +176,26 @@ class JobQueueBackend(BaseTaskBackend):
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.producer.enqueueing import add, add_dated, with_context
         from jobqueue.tasks.results import holding_result, new_result
 
         (job,) = with_context([job])
         if (expires := spec_of(task).expiry) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
+        using = self.database
         if job.dedupe_key is None:
-            job_id, created_at = add_dated(job, using=self.database)
+            job_id, created_at = add_dated(job, using=using)
             result = new_result(job_id, created_at, task, payload, alias=self.alias)
         else:
-            job_id = add(job, using=self.database)
-            result = holding_result(job_id, task, payload, alias=self.alias, using=self.database)
-        self._announce(result)
+            job_id = add(job, using=using)
+            result = holding_result(job_id, task, payload, alias=self.alias, using=using)
+        self._announce([result])
         return result
 
-    def _announce(self, result: TaskResult[JSON]) -> None:
+    def _announce(self, results: Sequence[TaskResult[JSON]]) -> None:
         # So that a transaction with many enqueues keeps nothing for its commit, if nobody listens.
-        if not only_logs(signals.task_enqueued, signals.log_task_enqueued) or signals.logger.isEnabledFor(DEBUG):
+        if only_logs(signals.task_enqueued, signals.log_task_enqueued) and not signals.logger.isEnabledFor(DEBUG):
+            return
+        for result in results:
             after_commit(partial(signals.task_enqueued.send, type(self), task_result=result), self.database)
 
     def _add_many(
@@ -206,7 +205,6 @@ class JobQueueBackend(BaseTaskBackend):
         jobs: Sequence[NewJob],
         added: dict[int, NewJob] | None = None,
     ) -> list[TaskResult[JSON]]:
-        from jobqueue.producer.enqueueing import add_many, with_context
         from jobqueue.tasks.results import results_of
 
         jobs = with_context(jobs)
@@ -216,33 +214,25 @@ class JobQueueBackend(BaseTaskBackend):
         added = {} if added is None else added
         ids = add_many(jobs, using=self.database, added=added)
         results = results_of(ids, payloads, added, task, alias=self.alias, using=self.database)
-        for result in results:
-            self._announce(result)
+        self._announce(results)
         return results
 
-    def _jobs(self, task: AnyTask, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:
-        from jobqueue.producer.enqueueing import new_job
-
-        spec, most = spec_of(task), load().max_payload_bytes
-        texts = [Encoded(dump(payload, max_bytes=most)) for payload in payloads]
-        first = new_job(
-            task.queue_name,
-            texts[0],
-            priority=int(task.priority),
-            run_at=_aware(task.run_after),
-            max_attempts=spec.max_attempts,
-        )
-        shared = replace(
-            first,
-            task=task.module_path,
-            options=own_options(task, first.run_at),
-            **columns_of(spec),
-        )
-        # Not by replace(), which reads all fields of the job again for each of many.
-        make = partial(type(shared), **{field.name: getattr(shared, field.name) for field in fields(shared)})
-        if not _hashes(spec) and all(getattr(spec, name) is None for name in _KEYS):
-            return [make(payload=text) for text in texts]
-        return [make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
+    def _shared(self, task: AnyTask) -> _Shared:
+        """What the jobs of `task` have in common: made again when something that it depends on has changed."""
+        of = (type(self), self.alias, self.queues, load(), known_queues(), registry.find_task(task.module_path))
+        found = _shared.get(id(task))
+        if found is not None and found.task is task and found.of == of:
+            return found
+        self.validate_task(task)
+        if of[-1] is None:
+            # A task of another backend, enqueued here with using(): only our task class registers itself.
+            registry.add_task(task.module_path, task)
+        made = _Shared(task, (*of[:-1], registry.find_task(task.module_path)), _make(task), _has_keys(spec_of(task)))
+        if task.run_after is None:  # else it is for one call, and its instant may be in the zone of the settings
+            if len(_shared) >= _SHARED_MAX:
+                _shared.clear()
+            _shared[id(task)] = made
+        return made
 
     def _expires_at(self, expires: float | datetime, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
@@ -257,7 +247,48 @@ class JobQueueBackend(BaseTaskBackend):
             ) from None
 
 
+class _Shared(NamedTuple):
+    """What the jobs of a task have in common."""
+
+    task: AnyTask  # kept, so that its id() stays its own
+    of: tuple[object, ...]  # what else it was made of
+    make: Callable[..., NewJob]  # from a payload and the keys
+    has_keys: bool
+
+
+_SHARED_MAX = 1000
+#: by the id() of the task: the same tasks are enqueued again and again
+_shared: dict[int, _Shared] = {}
+
+
+def _make(task: AnyTask) -> Callable[..., NewJob]:
+    spec = spec_of(task)
+    job = new_job(
+        task.queue_name,
+        Encoded("{}"),
+        priority=int(task.priority),
+        run_at=_aware(task.run_after),
+        max_attempts=spec.max_attempts,
+    )
+    own = {"task": task.module_path, "options": own_options(task, job.run_at), **columns_of(spec)}
+    given = {field.name: getattr(job, field.name) for field in fields(job)} | own
+    del given["payload"]
+    return partial(type(job), **given)
+
+
+def _jobs(task: AnyTask, shared: _Shared, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:
+    most = load().max_payload_bytes
+    texts = [Encoded(dump(payload, max_bytes=most)) for payload in payloads]
+    if not shared.has_keys:
+        return [shared.make(payload=text) for text in texts]
+    return [shared.make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
+
+
 _KEYS = ("dedupe_key", "ordering_key", "concurrency_key")
+
+
+def _has_keys(spec: TaskSpec) -> bool:
+    return _hashes(spec) or any(getattr(spec, name) is not None for name in _KEYS)
 
 
 def _keys(task: AnyTask, payload: dict[str, JSON]) -> dict[str, Any]:

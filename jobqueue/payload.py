@@ -125,7 +125,17 @@ def _normalized(value: object, depth: int) -> JSON:
             value = value.decode()
         except UnicodeDecodeError:
             raise _Refused("is bytes that are not UTF-8", "pass base64.b64encode(...).decode()") from None
-    elif isinstance(value, Mapping):
+    elif isinstance(value, (list, tuple, Sequence)) and not isinstance(value, (bytearray, memoryview)):
+        _check_depth(depth)
+        made = []
+        for index, item in enumerate(value):
+            try:
+                made.append(_normalized(item, depth - 1))
+            except _Refused as refused:
+                refused.way.append(f"[{index}]")
+                raise
+        return made
+    elif isinstance(value, (dict, Mapping)):
         _check_depth(depth)
         items = {}
         for key, item in value.items():
@@ -136,16 +146,6 @@ def _normalized(value: object, depth: int) -> JSON:
                 refused.way.append(f"[{name!r}]")
                 raise
         return items
-    elif isinstance(value, Sequence) and not isinstance(value, (bytearray, memoryview)):
-        _check_depth(depth)
-        made = []
-        for index, item in enumerate(value):
-            try:
-                made.append(_normalized(item, depth - 1))
-            except _Refused as refused:
-                refused.way.append(f"[{index}]")
-                raise
-        return made
     _check(value, depth)
     return value
 

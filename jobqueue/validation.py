@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ TOPIC_CHARS = 255
 INT_MAX = 2**31 - 1
 # More than a year is a mistake of units. On MySQL, NOW + a huge interval is NULL, a lease that is never reaped.
 SECONDS_MAX = 366 * 86400
+#: control characters, and what names of queues or topics stand between or begin with in commands
+_NOT_IN_QUEUE, _NOT_IN_TOPIC = re.compile(r"^-|[,:*\x00-\x1f\x7f-\x9f]"), re.compile(r"[,*\x00-\x1f\x7f-\x9f]")
 #: Python 3.14 and later evaluate annotations when they are read, and fail at names that type checkers alone import
 AS_WRITTEN: dict[str, Any] = {}
 if sys.version_info >= (3, 14):
@@ -40,7 +43,7 @@ def check_queue(queue: object) -> str:
         raise InvalidValue(
             f"queue {name[:20]!r} has {size} bytes; allowed are 1 to {QUEUE_BYTES}. Nothing was written."
         )
-    if name.startswith("-") or any(c in ",:*" or _is_control(c) for c in name):
+    if _NOT_IN_QUEUE.search(name):
         raise InvalidValue(
             f"queue {name!r} may not start with '-' or contain ',', ':', '*' or control characters. "
             "Nothing was written; choose another name."
@@ -152,7 +155,7 @@ def check_topic(topic: object) -> str:
     name = check_text(topic, "topic")
     if not 1 <= len(name) <= TOPIC_CHARS:
         raise InvalidValue(f"topic {name[:20]!r} must have 1 to {TOPIC_CHARS} characters. Nothing was written.")
-    if any(c in ",*" or _is_control(c) for c in name):
+    if _NOT_IN_TOPIC.search(name):
         raise InvalidValue(
             f"topic {name!r} may not contain ',', '*' or control characters. Nothing was written; choose another name."
         )
@@ -229,10 +232,6 @@ def check_text(value: object, what: str) -> str:
     _utf8(value, what)
     # A plain str: a SafeString would skip escaping when it is shown.
     return str.__str__(value)
-
-
-def _is_control(c: str) -> bool:
-    return ord(c) < 32 or 127 <= ord(c) < 160
 
 
 def _utf8(text: str, what: str) -> bytes:

@@ -4,7 +4,7 @@ import logging
 
 from django.core.cache import cache
 
-from jobqueue import wakeup
+from jobqueue import backends, wakeup
 from jobqueue.cli.process import LogHandler
 from jobqueue.conf import known_tasks
 from jobqueue.gates import declared, waiting
@@ -22,6 +22,7 @@ from jobqueue.wakeup.notifiers import RedisNotifier
 from jobqueue.worker.child import outcomes
 
 MEMORIES = (
+    backends._shared,
     waiting.unclaimed,
     candidates._next_aged_look,
     back_pressure._backlogs._known,

@@ -1,4 +1,4 @@
-"""(a) Enqueueing jobs one by one, each with its own commit, and 1,000 at once."""
+"""(a) Enqueueing jobs one by one, each with its own commit, and 1,000 at once; and what it costs a web request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 from benchmarks.bench import Bench, alternate
 from benchmarks.fill import OURS, REFERENCE, empty
+from benchmarks.reference import Reference
 from benchmarks.stats import ratios, spread
+from benchmarks.target import execute
 
 BULK = 1000
+#: calls in one transaction, and turns in a round, where processor time is measured: a busy machine disturbs few of them
+IN_TRANSACTION, TURNS = 100, 5
 
 
 def run(bench: Bench) -> dict[str, Any]:
@@ -34,8 +38,44 @@ def run(bench: Bench) -> dict[str, Any]:
         "raw INSERT": lambda: timed(plan.enqueue_bulk, lambda n: reference.enqueue(many), BULK),
     }
     record = {"single": compared(alternate(single, plan.rounds)), "bulk": compared(alternate(bulk, plan.rounds))}
+    record["cpu"] = _cpu(bench, reference)
     reference.connection.close()
     return record
+
+
+def _cpu(bench: Bench, reference: Reference) -> dict[str, Any]:
+    """Microseconds of processor time that one call costs its thread in a transaction of the caller, and ours / raw."""
+    from django.db import transaction
+
+    from benchmarks.tasks import stamp
+    from jobqueue import enqueue
+
+    def ours(call: Callable[[int], Any]) -> float:
+        with transaction.atomic():
+            return _burnt(call)
+
+    def raw() -> float:
+        execute(reference.connection, reference.begin)
+        try:
+            return _burnt(lambda n: reference.enqueue([{"args": [n], "kwargs": {}}]))
+        finally:
+            execute(reference.connection, "COMMIT")
+
+    calls: dict[str, Callable[[], Any]] = {
+        "enqueue()": lambda: ours(lambda n: enqueue("bench", {"args": [n], "kwargs": {}})),
+        "raw INSERT": raw,
+        "task.enqueue()": lambda: ours(lambda n: stamp.enqueue(n)),
+    }
+    found = alternate(calls, bench.plan.rounds * TURNS)
+    return {name: {"us": spread(v), "ratio": ratios(v, found["raw INSERT"])} for name, v in found.items()}
+
+
+def _burnt(call: Callable[[int], Any]) -> float:
+    call(0)  # fills caches
+    begun = time.thread_time()
+    for number in range(IN_TRANSACTION):
+        call(number)
+    return (time.thread_time() - begun) / IN_TRANSACTION * 1e6
 
 
 def timed(times: int, call: Callable[[int], Any], jobs: int = 1) -> float:

@@ -78,8 +78,9 @@ class _TextField(_Placed):
         return parameters
 
     def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Parameter:
-        found = super().get_db_prep_value(value, connection, prepared)  # type: ignore[misc]
-        return vendor_of(connection).text_parameter(connection, found) if isinstance(found, str) else found
+        if type(value) is not str:  # else there is nothing to convert, and every job has several of these
+            value = super().get_db_prep_value(value, connection, prepared)  # type: ignore[misc]
+        return vendor_of(connection).text_parameter(connection, value) if isinstance(value, str) else value
 
 
 class NameField(_TextField, models.CharField):

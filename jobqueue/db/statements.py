@@ -53,6 +53,10 @@ class Statements:
     #: suffix of an INSERT that then returns the id, where the driver does not report it
     returning_id_sql = ""
 
+    def __init__(self) -> None:
+        #: the beginning of each INSERT by its table and columns: columns with defaults are left out
+        self._inserts: dict[tuple[str, ...], str] = {}
+
     # ---- hints
     def force_index(self, queryset: Q, index: str) -> Q:
         """The same query, bound to `index` where the database takes hints."""
@@ -182,7 +186,7 @@ class Statements:
     def insert_one(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
     ) -> tuple[int, Parameter]:
-        """Insert one row; returns its id, and its column `also`: None where INSERT returns no rows."""
+        """Insert one row; returns its id, and its column `also`; None if it cannot be read."""
         sql, params = self._insert_sql(connection, table, columns, [row])
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(f"{sql} RETURNING id, {also}", params)
@@ -192,10 +196,13 @@ class Statements:
     def _insert_sql(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
     ) -> tuple[str, list[Parameter]]:
-        quote = connection.ops.quote_name
-        names = ", ".join(quote(c) for c in columns)
-        values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
-        return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
+        names = (table, *columns)
+        begin = self._inserts.get(names)
+        if begin is None:
+            quoted = [connection.ops.quote_name(name) for name in names]
+            begin = self._inserts[names] = f"INSERT INTO {quoted[0]} ({', '.join(quoted[1:])}) VALUES "
+        values = [f"({', '.join(map(placeholder, row))})" for row in rows]
+        return begin + ", ".join(values), [value for row in rows for value in row]
 
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.

@@ -129,20 +129,23 @@ def _checked(jobs: Sequence[NewJob], using: str) -> Room:
     if not known.queues and not settings:
         return Room(jobs, {})
     # A job that waits for others follows from them, as a retry does.
-    for queue in {job.queue for job in jobs if job.waits is None}:
+    queues = {job.queue for job in jobs if job.waits is None}
+    for queue in queues:
         if known.of_queue(queue).draining:
             raise QueueFull(
                 f"queue {queue!r} is draining: what is in it is worked off, and new jobs are refused. Nothing was "
                 "written. Try again after flow.resume(), or use another queue.",
                 queue,
             )
+    limited = {queue: own for queue in queues if (own := settings.get(queue)) is not None and own.max_ready is not None}
+    if not limited:
+        return Room(jobs, {})
     # By this host's clock: whether a job for later counts is no question of milliseconds.
     now = datetime.now(UTC)
     due = (job for job in jobs if job.waits is None and (job.run_at is None or job.run_at <= now))
-    counts = Counter(job.queue for job in due)
-    limited = {queue: own for queue in counts if (own := settings.get(queue)) is not None and own.max_ready is not None}
-    within = _within(jobs, counts, limited, using) if limited else jobs
-    return Room(within, {queue: counts[queue] for queue in limited})
+    counts = Counter(job.queue for job in due if job.queue in limited)
+    within = _within(jobs, counts, {queue: limited[queue] for queue in counts}, using)
+    return Room(within, counts)
 
 
 def _within(

@@ -178,20 +178,20 @@ def add(
 
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    created_at = None
+    connection, created_at = connections[using], None
     with enqueueing([job]) as span:
         jobs = _with_headers([job], span.headers)
         _warn_if_early(jobs)
         (job,) = check_room(jobs, using).jobs
         if job.ordering_key is None and not job.tags:
-            work = dated_insertion(job, using)
+            work = dated_insertion(job, connection)
             job_id, created_at = retry_transient("enqueue", work, using=using, repeatable=False)
         else:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
         span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
     if created_at is not None:
-        return job_id, read_created_at(created_at, using)
+        return job_id, read_created_at(created_at, connection)
     # Not in the unit above: a repeated read must not repeat the INSERT.
     return job_id, _created_at(job_id, using)
 

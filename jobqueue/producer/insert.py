@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from django.db import OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db import vendor
+from jobqueue.db import vendor, vendor_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
@@ -41,6 +43,10 @@ _DEFAULTS = {
     "unique_mode": 0,
     "unique_seconds": None,
 }
+_NAMES = ("queue", "payload", *_DEFAULTS)
+_values_of = attrgetter(*_NAMES)
+#: what the job table has where a column is left out; the first two never are
+_USUAL = (object(), object(), *_DEFAULTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,8 @@ def insertion(jobs: Sequence[NewJob], using: str, until: float) -> Callable[[], 
     Jobs with an ordering key are also appended to their lanes; `until` (monotonic) limits the wait for the key. The
     INSERT is written by hand: Django's bulk_create returns no ids on MySQL and costs several times as much.
     """
-    from jobqueue.models import Job
-
-    work = partial(vendor(using).insert, connections[using], Job._meta.db_table, *_columns(jobs, using))
+    connection = connections[using]
+    work = partial(vendor_of(connection).insert, connection, _job_table().name, *_columns(jobs, connection))
     if any(job.tags for job in jobs):
         work = partial(_tagged, work, jobs, using)
     return partial(_in_lanes, work, jobs, using, until) if any(job.ordering_key for job in jobs) else work
@@ -119,7 +124,7 @@ def _tagged(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str) -
 def _stored_tags(rows: Sequence[tuple[int, str]], using: str) -> list[tuple[Any, ...]]:
     from jobqueue.models import JobTag
 
-    tags = _prepared(JobTag._meta.get_field("tag"), [tag for _, tag in rows], using)
+    tags = _prepared(JobTag._meta.get_field("tag"), [tag for _, tag in rows], connections[using])
     return list(zip([job_id for job_id, _ in rows], tags, strict=True))
 
 
@@ -136,20 +141,15 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
     return ids
 
 
-def dated_insertion(job: NewJob, using: str) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None on MySQL)."""
-    from jobqueue.models import Job
-
-    columns, (row,) = _columns([job], using)
-    return partial(vendor(using).insert_one, connections[using], Job._meta.db_table, columns, row, "created_at")
+def dated_insertion(job: NewJob, connection: BaseDatabaseWrapper) -> Callable[[], tuple[int, Any]]:
+    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it; None if it was not read."""
+    columns, (row,) = _columns([job], connection)
+    return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
 
-def read_created_at(value: Any, using: str) -> datetime:
+def read_created_at(value: Any, connection: BaseDatabaseWrapper) -> datetime:
     """created_at from what the driver gave for it."""
-    from jobqueue.models import Job
-
-    field: Any = Job._meta.get_field("created_at")
-    found: datetime = field.from_db_value(value, None, connections[using])
+    found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connection)
     return found
 
 
@@ -168,31 +168,42 @@ def _created_at(using: str) -> Prepared:
     return prepare_rows(rows.values_list("created_at"))
 
 
-def _columns(jobs: Sequence[NewJob], using: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns that must be given, and their values for each job."""
+class _Table(NamedTuple):
+    """The job table and its fields."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+@cache
+def _job_table() -> _Table:
     from jobqueue.models import Job
 
-    given = [name for name, default in _DEFAULTS.items() if any(getattr(job, name) != default for job in jobs)]
-    gated = "ordering_key" in given or any(job.waits for job in jobs)
-    given += ["gate"] * gated
-    given += ["wait_reason"] * (gated or "run_at" in given)
-    columns = ["queue", "payload", *given]
-    values = [_prepared(Job._meta.get_field(name), _values(name, jobs, using), using) for name in columns]
-    return columns, list(zip(*values, strict=True))
+    return _Table(Job._meta.db_table, {field.name: field for field in Job._meta.concrete_fields})
 
 
-def _values(name: str, jobs: Sequence[NewJob], using: str) -> list[Any]:
-    found = [getattr(job, name) for job in jobs]
-    if name == "run_at" and None in found:
+def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns that must be given, and their values for each job."""
+    every = zip(_NAMES, zip(*map(_values_of, jobs), strict=True), _USUAL, strict=True)
+    count = len(jobs)
+    columns: dict[str, Sequence[Any]] = {name: values for name, values, usual in every if values.count(usual) < count}
+    if "run_at" in columns and None in columns["run_at"]:
         # A statement leaves the column out for all of its jobs, or for none.
-        now = read_now(using)
-        return [instant or now for instant in found]
-    return found
+        now = read_now(connection.alias)
+        columns["run_at"] = [instant or now for instant in columns["run_at"]]
+    gated = "ordering_key" in columns or any(job.waits for job in jobs)
+    if gated:
+        columns["gate"] = [job.gate for job in jobs]
+    if gated or "run_at" in columns:
+        columns["wait_reason"] = [job.wait_reason for job in jobs]
+    fields = _job_table().fields
+    prepared = [_prepared(fields[name], values, connection) for name, values in columns.items()]
+    return list(columns), list(zip(*prepared, strict=True))
 
 
-def _prepared(field: Any, values: Sequence[Any], using: str) -> list[Any]:
+def _prepared(field: Any, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:
     """The driver's parameters for `values`. Equal ones are prepared once, and most columns have equal ones."""
-    found = {value: field.get_db_prep_save(value, connections[using]) for value in set(values)}
+    found = {value: field.get_db_prep_save(value, connection) for value in set(values)}
     return [found[value] for value in values]
 
 

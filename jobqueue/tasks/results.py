@@ -6,10 +6,10 @@ import logging
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -101,11 +101,32 @@ class JobTaskResult(_Base):
 
 
 def new_result(job_id: int, created_at: datetime, task: AnyTask, payload: JSON, *, alias: str) -> JobTaskResult:
-    """The TaskResult of a job that was just added."""
-    return _result(job_id, task, payload, alias, status=TaskResultStatus.READY, enqueued_at=created_at)
+    """The TaskResult of a job that was just added, with a payload that payload_of() has made for it."""
+    # Copied, because the constructor walks through the arguments, as long as the rest takes.
+    made = object.__new__(JobTaskResult)
+    own = {
+        "id": str(job_id),
+        "task": task,
+        "args": payload["args"],
+        "kwargs": payload["kwargs"],
+        "backend": alias,
+        "enqueued_at": created_at,
+        "errors": [],
+        "worker_ids": [],
+    }
+    for name, value in (_blank() | own).items():
+        object.__setattr__(made, name, value)
+    return made
 
 
-def _result(job_id: int, task: AnyTask, payload: JSON, alias: str, **facts: Any) -> JobTaskResult:
+@cache
+def _blank() -> dict[str, Any]:
+    """The fields of the TaskResult of any new job."""
+    made = _result(0, None, None, "", status=TaskResultStatus.READY, enqueued_at=None)
+    return {field.name: getattr(made, field.name) for field in fields(made)}
+
+
+def _result(job_id: int, task: AnyTask | None, payload: JSON, alias: str, **facts: Any) -> JobTaskResult:
     """A TaskResult of which nothing is known but `facts`. Any program may have written the payload."""
     found = payload if isinstance(payload, dict) else {}
     args, kwargs = found.get("args"), found.get("kwargs")
@@ -318,31 +339,11 @@ def results_of(
         if in_callers_transaction(connections[using]):
             raise
         logger.warning("%d jobs were enqueued but cannot be read: %s", len(ids), error)
-    if not ids:
-        return []
     now = datetime.now(UTC)
-    first = new_result(ids[0], now, task, payloads[0], alias=alias)
-    shared = {field.name: getattr(first, field.name) for field in fields(first)}
     return [
-        found.get(job_id) or _like(shared, job_id, payload, created.get(job_id, now))
+        found.get(job_id) or new_result(job_id, created.get(job_id, now), task, payload, alias=alias)
         for job_id, payload in zip(ids, payloads, strict=True)
     ]
-
-
-def _like(shared: Mapping[str, Any], job_id: int, payload: Any, created_at: datetime) -> TaskResult[Any]:
-    """A new result: copied, because the constructor walks through the arguments, as long as the rest takes."""
-    made = object.__new__(JobTaskResult)
-    own = {
-        "id": str(job_id),
-        "args": payload["args"],
-        "kwargs": payload["kwargs"],
-        "enqueued_at": created_at,
-        "errors": [],
-        "worker_ids": [],
-    }
-    for name, value in {**shared, **own}.items():
-        object.__setattr__(made, name, value)
-    return made
 
 
 def _created(ids: Sequence[int], using: str) -> dict[int, datetime]:

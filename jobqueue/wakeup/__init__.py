@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 
 from django.db import connections
 
@@ -58,9 +59,12 @@ def notifier_of(using: str) -> Notifier | None:
     chosen = load().wakeup
     if chosen == "off":
         return None
-    if chosen == "auto":
-        return PostgresNotifier(using) if fault_vendor(using).notifies else None
-    return RedisNotifier.at(chosen)
+    return _notifier_of_database(using) if chosen == "auto" else RedisNotifier.at(chosen)
+
+
+@cache
+def _notifier_of_database(using: str) -> Notifier | None:
+    return PostgresNotifier(using) if fault_vendor(using).notifies else None
 
 
 def _just_notified(queue: str, using: str) -> bool:

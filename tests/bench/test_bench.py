@@ -47,6 +47,7 @@ def test_the_record_is_complete(run):
     assert found["server"]["durability"]
     assert set(found["measures"]) == {"drain", "enqueue", "locks", "outbox", "keys"}
     assert {"mutex", "lease_lock"} <= set(found["measures"]["locks"]["2 processes"])
+    assert set(found["measures"]["enqueue"]["cpu"]) == {"enqueue()", "raw INSERT", "task.enqueue()"}
     drain = found["measures"]["drain"]["1 worker"]
     assert {"jobqueue", "raw, 100", "jobqueue, results", "jobqueue, delayed", "raw, one ack each"} <= set(drain)
     assert {"date", "commit", "cores", "python", "django", "plan"} <= set(record["run"])

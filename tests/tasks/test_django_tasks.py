@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import OperationalError, transaction
+from django.db import OperationalError, connection, transaction
 
 from jobqueue import enqueue, task
 from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
@@ -69,6 +69,23 @@ def test_a_job_that_was_added_is_told_though_the_database_went_away_then(monkeyp
     result = tasks.add.using(dedupe_key=key, ordering_key=None if key else "o").enqueue(1, 2)
     assert Job.objects.get().pk == int(result.id)
     assert (result.args, abs(result.enqueued_at - now()) < timedelta(seconds=60)) == ([1, 2], True)
+
+
+@committed
+def test_a_job_is_added_once_though_the_connection_breaks_before_its_created_at_is_read():
+    broken = []
+
+    def breaking(execute, sql, *rest):
+        if sql.startswith("SELECT") and "created_at" in sql and not broken:
+            broken.append(sql)
+            raise OperationalError(2013, "Lost connection to MySQL server during query")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(breaking):
+        result = tasks.add.enqueue(1, 2)
+    assert Job.objects.get().pk == int(result.id)
+    assert result.enqueued_at == Job.objects.get().created_at
+    assert bool(broken) is (connection.vendor == "mysql")
 
 
 @committed
@@ -263,6 +280,24 @@ def test_a_queue_outside_the_list_is_refused(settings):
         tasks.add.using(queue_name="web").enqueue(1, 2)
     tasks.add.enqueue(1, 2)
     assert Job.objects.count() == 1
+
+
+def test_each_enqueue_goes_by_the_settings_as_they_are(settings):
+    first = tasks.add.enqueue(1, 2)
+    settings.JOBQUEUE = {"QUEUES": {"default": {"MAX_ATTEMPTS": 3}}}
+    second = tasks.add.enqueue(1, 2)
+    assert [job(first.id).max_attempts, job(second.id).max_attempts] == [25, 3]
+    settings.TASKS = {"default": {"BACKEND": "jobqueue.backends.JobQueueBackend", "QUEUES": ["mail"]}}
+    with pytest.raises((InvalidTask, JobQueueError)):
+        tasks.add.enqueue(1, 2)
+    assert Job.objects.count() == 2
+
+
+def test_a_copy_of_a_task_that_is_gone_leaves_nothing_to_the_next_one():
+    for priority in range(20):
+        tasks.add.using(priority=priority, dedupe_key=f"k{priority}").enqueue(1, 2)
+    found = Job.objects.order_by("id").values_list("priority", "dedupe_key")
+    assert [(priority, bytes(key)) for priority, key in found] == [(n, b"k%d" % n) for n in range(20)]
 
 
 def test_tuples_in_arguments_become_lists():
