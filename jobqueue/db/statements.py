@@ -31,6 +31,23 @@ class GroupSeek(NamedTuple):
     other_columns: Sequence[str]
 
 
+class LooseScan(NamedTuple):
+    """What loose_scan_sql() reads: the combinations of the columns that lead an index.
+
+    `after`: only values above a first %s. `with_id`: each value with the lowest id of its rows, if the index has the id
+    behind the column. `where`: only of rows that meet these conditions ("status = 0"). With `order`, the columns of the
+    index behind those of `where`: all values, in no order, and without the %s for their number.
+    """
+
+    table: str
+    columns: Sequence[str]
+    index_name: str
+    where: Sequence[str] = ()
+    order: Sequence[str] = ()
+    after: bool = False
+    with_id: bool = False
+
+
 class Statements:
     """The part of Dialect that writes SQL."""
 
@@ -99,24 +116,9 @@ class Statements:
         return queryset.filter(pk__in=keys).delete()[0]
 
     # ---- seeks
-    def loose_scan_sql(
-        self,
-        table: str,
-        columns: Sequence[str],
-        index: str,
-        *,
-        where: Sequence[str] = (),
-        order: Sequence[str] = (),
-        after: bool = False,
-        with_id: bool = False,
-    ) -> str:
-        """The first %s combinations of the columns that lead `index`, in order: one seek each, however many rows.
-
-        `after`: only values above a first %s. `with_id`: each value with the lowest id of its rows, if the index has
-        the id behind the column. `where`: only of rows that meet these conditions ("status = 0"). With `order`, the
-        columns of the index behind those of `where`: all values, in no order, and without the %s for their number.
-        """
-        (column,) = columns
+    def loose_scan_sql(self, scan: LooseScan) -> str:
+        """The first %s combinations of the columns, in order: one seek each, however many rows."""
+        table, (column,), _, where, order, after, with_id = scan
         assert bool(where) == bool(order), "a recursion follows all values of the column"
         least = f"SELECT MIN({column}) FROM {table}"
         found = (
@@ -143,7 +145,7 @@ class Statements:
         NULL is shown unless the row meets `where`. A lookup for each row: PostgreSQL would read the whole table for
         a join with a condition that few rows meet.
         """
-        first = self.loose_scan_sql(table, [column], index, after=True, with_id=True)
+        first = self.loose_scan_sql(LooseScan(table, [column], index, after=True, with_id=True))
         found = f"SELECT e.{shown} FROM {table} e WHERE e.id = heads.id AND {where}"
         columns = f"heads.id, ({found}), heads.{column}"
         return f"WITH heads ({column}, id) AS ({first}) SELECT {columns} FROM heads ORDER BY heads.id"

@@ -31,6 +31,7 @@ from jobqueue.db.expressions import AnyOf, Keys, Slot
 from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.statements import LooseScan
 from jobqueue.db.stuck_statements import watched
 from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
@@ -253,7 +254,7 @@ def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
     connection = connections[using]
     table = connection.ops.quote_name(OutboxEvent._meta.db_table)
     with connection.cursor() as cursor:
-        sql = vendor(using).loose_scan_sql(table, ["lane"], "ix_outbox_lane", after=True, with_id=True)
+        sql = vendor(using).loose_scan_sql(LooseScan(table, ["lane"], "ix_outbox_lane", after=True, with_id=True))
         cursor.execute(sql, [after, limit])
         return dict(cursor.fetchall())
 

@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import Q, Statements, bind, delete_listed
+from jobqueue.db.statements import LooseScan, Q, Statements, bind, delete_listed
 
 LIMIT_MAX = 2**31
 
@@ -91,27 +91,18 @@ class MySQLStatements(Statements):
         row = "{table} AS t FORCE INDEX (PRIMARY) ON t.{key} = listed.found"
         return delete_listed(queryset, keys, f"DELETE t FROM {listed} STRAIGHT_JOIN {row}")
 
-    def loose_scan_sql(
-        self,
-        table: str,
-        columns: Sequence[str],
-        index: str,
-        *,
-        where: Sequence[str] = (),
-        order: Sequence[str] = (),
-        after: bool = False,
-        with_id: bool = False,
-    ) -> str:
+    def loose_scan_sql(self, scan: LooseScan) -> str:
         """For GROUP BY the server reads the first entry of each group in the index; its recursions end after 1,000.
 
         With ids, where the values have a row or two on average, the server reads the rows one by one instead, and no
         hint forbids it; such a pass over all values reads no more than a few rows for each.
         """
-        names = ", ".join(columns)
-        conditions = [*where, *([f"{names} > %s"] if after else [])]
-        rows = f"{table} FORCE INDEX ({index})" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
-        groups = f"SELECT {names}{', MIN(id)' if with_id else ''} FROM {rows} GROUP BY {names}"
-        return groups if order else f"{groups} ORDER BY {names} LIMIT %s"
+        names = ", ".join(scan.columns)
+        conditions = [*scan.where, *([f"{names} > %s"] if scan.after else [])]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        rows = f"{scan.table} FORCE INDEX ({scan.index_name}){where}"
+        groups = f"SELECT {names}{', MIN(id)' if scan.with_id else ''} FROM {rows} GROUP BY {names}"
+        return groups if scan.order else f"{groups} ORDER BY {names} LIMIT %s"
 
     def insert(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], rows: Sequence[Sequence[Parameter]]
