@@ -18,6 +18,7 @@ from jobqueue.db.mariadb.features import MariaDB
 from jobqueue.db.mysql.features import MySQL
 from jobqueue.db.postgresql.features import PostgreSQL
 from jobqueue.db.sqlite.features import SQLite
+from jobqueue.failures.codes import DATABASES
 
 __all__ = [
     "Dialect",
@@ -34,6 +35,7 @@ __all__ = [
 #: by Django's name of the vendor; MariaDB has that of MySQL
 _DIALECTS = {"mysql": MySQL(), "mariadb": MariaDB(), "postgresql": PostgreSQL(), "sqlite": SQLite()}
 _UNKNOWN = Dialect()
+DATABASES.extend(_DIALECTS.values())
 
 
 def vendor(using: str) -> Dialect:

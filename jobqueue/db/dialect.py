@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -14,6 +14,8 @@ from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.locks import LockDialect
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.statements import Statements, one_value
+from jobqueue.exceptions import NotSupported
+from jobqueue.failures import FailureCause
 
 
 class Fault(Enum):
@@ -74,6 +76,12 @@ class TableIndex(NamedTuple):
     table: str
     name: str
     columns: tuple[str, ...]
+
+
+def fail_on_purpose(connection: Any, statement: str) -> None:
+    """Run a statement that fails, without Django noticing."""
+    with suppress(connection.Database.Error):
+        connection.connection.cursor().execute(statement)
 
 
 class Dialect(Statements):
@@ -185,6 +193,36 @@ class Dialect(Statements):
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        """Whether `error` says that a table does not exist."""
+        return False
+
+    #: words of a driver's error without a code which say that there is no connection, or no lock, left
+    refusals: tuple[str, ...] = ()
+
+    def cause(self, error: BaseException) -> FailureCause | None:
+        """Why an attempt of a job failed, by the code of an error of this database or of its drivers.
+
+        None: it has no such code, or the code does not tell. Errors of jobs may be of other databases than the queue's.
+        """
+        return None
+
+    def simulated(
+        self, connection: BaseDatabaseWrapper, kind: ErrorKind
+    ) -> tuple[BaseException, Callable[[], object] | None]:
+        """The driver's error of a DEADLOCK, a LOCK_TIMEOUT or a LOST_CONNECTION, for jobqueue.testing.
+
+        And what does to the session what the server does to it then; None: nothing.
+        """
+        raise self._cannot_simulate()
+
+    def later_sql(self, sql: str, seconds: float) -> str:
+        """A statement in which now_sql is so much later, for jobqueue.testing; not the defaults of columns."""
+        raise self._cannot_simulate()
+
+    def _cannot_simulate(self) -> NotSupported:
+        return NotSupported(f"jobqueue.testing cannot simulate {self.name}; use a supported database.")
 
     # ---- the session and the server
     def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:

@@ -25,7 +25,7 @@ from jobqueue.db.diagnostics import (
     without_values,
 )
 from jobqueue.db.diagnostics import marked as _
-from jobqueue.db.mysql.statements import error_number
+from jobqueue.db.mysql.errors import error_number
 from jobqueue.db.statements import marks
 from jobqueue.exceptions import NotSupported
 

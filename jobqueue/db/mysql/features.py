@@ -9,40 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.utils import DatabaseError
 
 from jobqueue.db.callers_transaction import in_callers_transaction, once_per_session
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, ErrorKind, Plan, Problem, SessionUse, TableIndex
+from jobqueue.db.dialect import Plan, Problem, SessionUse, TableIndex
 from jobqueue.db.locks import LockDialect
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
-from jobqueue.db.mysql.locks import SESSION_LOST, MySQLLocks
-from jobqueue.db.mysql.statements import MySQLStatements, error_number
+from jobqueue.db.mysql.errors import MySQLErrors, error_number
+from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.statements import MySQLStatements
 from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
 from jobqueue.db.statements import marks, one_value, restored
 
-# 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
-# 1317 KILL QUERY, 1969 and 3024 a limit of the statement's time.
-# No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
-# Too many connections: of the server, of the account by a setting, of the account by its own limits.
-_FULL = {1040, 1203, 1226}
-_TRANSIENT: dict[object, ErrorKind] = {
-    1213: ErrorKind.DEADLOCK,
-    **dict.fromkeys((1205, 3572), ErrorKind.LOCK_TIMEOUT),
-    **dict.fromkeys((1020, 3101, 1180), ErrorKind.SERIALIZATION),
-    **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELED),
-    **dict.fromkeys((1021, 1114, 1206), ErrorKind.NO_ROOM),
-    **dict.fromkeys(_FULL, ErrorKind.NO_CONNECTION),
-}
-# Client: 2000-2027. Server: read-only, cluster without quorum.
-_READ_ONLY = {1047, 1290, 1792, 1836, 3100}
-_GONE = {1152, 1158, 1159, 1160, 1161, 3032} | _READ_ONLY
-# Logins that are refused until the account is repaired: access denied, account locked, no such database.
-_REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
-_GONE |= _REFUSED | SESSION_LOST
-_GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3168, 3169, 3170}
 # What the driver writes with a backslash before it; JSON has few others than these.
 _ESCAPED = "\\\"'\n\r\0\x1a"
 _PADDED = "utf8mb4_bin"
@@ -70,7 +50,7 @@ VARIABLES = (
 _USUAL = "_jobqueue_usual_limit"
 
 
-class MySQL(MySQLStatements, Dialect):
+class MySQL(MySQLStatements, MySQLErrors):
     """MySQL through any driver that raises Django's exceptions with the server's error number first."""
 
     name = "MySQL"
@@ -95,6 +75,9 @@ class MySQL(MySQLStatements, Dialect):
     selected_instant_sql = "CAST(%(expressions)s AS CHAR)"
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
+
+    def later_sql(self, sql: str, seconds: float) -> str:
+        return sql.replace(self.now_sql, f"({self.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Characters of four bytes as escapes: see parameters.py."""
@@ -266,27 +249,6 @@ class MySQL(MySQLStatements, Dialect):
         plain = super().describe(connection)
         itself = str(connection.mysql_server_data["version"])  # type: ignore[attr-defined]
         return plain if plain.endswith(f" {itself}") else f"{plain} ({itself})"
-
-    def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
-        if not isinstance(error, DatabaseError | InterfaceError):
-            return None
-        code = error_number(error)
-        if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
-            return ErrorKind.LOST_CONNECTION
-        return _TRANSIENT.get(code)
-
-    def never_sent(self, error: BaseException) -> bool:
-        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent.
-
-        A server that takes no writes has answered: it has refused the statement, or rolled back at the commit.
-        """
-        return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED | _READ_ONLY
-
-    def error_code(self, error: BaseException) -> str:
-        if isinstance(error, (OperationalError, DatabaseError)):
-            return str(error_number(error))
-        return super().error_code(error)
 
     # ---- the set-up
     #: MySQL may have another default format

@@ -127,8 +127,3 @@ class MySQLStatements(Statements):
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
         return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
-
-
-def error_number(error: BaseException) -> object:
-    """The error number that MySQL's drivers put first; None for an error without arguments."""
-    return error.args[0] if error.args else None

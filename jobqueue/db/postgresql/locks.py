@@ -12,13 +12,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.locks import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
 from jobqueue.db.parameters import Parameter
-from jobqueue.db.postgresql.statements import sqlstate
+from jobqueue.db.postgresql.errors import CANCELED, LOCK_TIMEOUT, sqlstate
 from jobqueue.db.statements import one_value
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
-#: SQLSTATE of a statement that statement_timeout or pg_cancel_backend() ended
-CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3
 #: keys of one look: the server has room for some thousand locks of all sessions together
@@ -85,7 +83,7 @@ class PostgreSQLLocks(LockDialect):
                     cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
                     return bool(cursor.rowcount == 1)
         except OperationalError as error:
-            if sqlstate(error) != "55P03":
+            if sqlstate(error) != LOCK_TIMEOUT:
                 raise
             return None
 
@@ -111,7 +109,7 @@ class PostgreSQLLocks(LockDialect):
                     cursor.execute(sql, params)
                     row: tuple[Any, ...] = cursor.fetchone()
         except OperationalError as error:
-            if sqlstate(error) not in ("55P03", also):
+            if sqlstate(error) not in (LOCK_TIMEOUT, also):
                 raise
             return None
         return row
@@ -146,7 +144,7 @@ class PostgreSQLLocks(LockDialect):
                     cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
 
     def is_lock_timeout(self, error: BaseException) -> bool:
-        return sqlstate(error) == "55P03"
+        return sqlstate(error) == LOCK_TIMEOUT
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""

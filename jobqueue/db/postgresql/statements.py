@@ -94,9 +94,3 @@ class PostgreSQLStatements(Statements):
             f"WHERE id = p.{seek.link} LIMIT 1) AS j ON true"
         )
         return sql, [[number for number, _ in after], [last for _, last in after]]
-
-
-def sqlstate(error: BaseException) -> str | None:
-    """SQLSTATE of the driver's exception; None where the server did not answer."""
-    found: str | None = getattr(error.__cause__, "sqlstate", None)
-    return found

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Dialect, ErrorKind, Plan, TableIndex
+from jobqueue.db.dialect import Plan, TableIndex
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
-from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate, is_stale
+from jobqueue.db.sqlite.errors import SQLiteErrors
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate
 from jobqueue.db.sqlite.statements import SQLiteStatements
 from jobqueue.db.statements import marks, one_value
 
@@ -22,7 +22,7 @@ from jobqueue.db.statements import marks, one_value
 BUSY_SECONDS = 4.0
 
 
-class SQLite(SQLiteStatements, Dialect):
+class SQLite(SQLiteStatements, SQLiteErrors):
     """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
 
     name = "SQLite"
@@ -39,17 +39,9 @@ class SQLite(SQLiteStatements, Dialect):
     now_sql = NOW_SQL
     now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
 
-    def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
-        if isinstance(error, OperationalError):
-            text = str(error)
-            if "locked" in text or "busy" in text:
-                return ErrorKind.SERIALIZATION if is_stale(error) else ErrorKind.BUSY
-            if "is full" in text:
-                return ErrorKind.NO_ROOM
-            if "unable to open" in text or "disk I/O" in text:
-                return ErrorKind.LOST_CONNECTION
-        return None
+    def later_sql(self, sql: str, seconds: float) -> str:
+        """By a modifier of strftime; several of them add up."""
+        return sql.replace("'now'", f"'now', '{seconds:+.6f} seconds'")
 
     def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
         """The session's query_only, a file opened with mode=ro, or one that this process may not write."""
@@ -64,10 +56,6 @@ class SQLite(SQLiteStatements, Dialect):
             return "mode=ro"
         return "file permissions" if path and not os.access(path, os.W_OK) else ""
 
-    def never_sent(self, error: BaseException) -> bool:
-        """There is no network that can lose an answer."""
-        return True
-
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         """A thread interrupts what runs when the time is over."""
@@ -80,9 +68,6 @@ class SQLite(SQLiteStatements, Dialect):
         """By the busy timeout, which stays at BUSY_SECONDS or less: of those who wait, some wait long behind others."""
         with connection.cursor() as cursor, busy_wait(cursor, max(seconds, BUSY_SECONDS), at_most=True):
             yield
-
-    def is_stopped(self, error: BaseException) -> bool:
-        return isinstance(error, OperationalError) and "interrupted" in str(error)
 
     def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
         session: Any = connection.connection
