@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
 from django.db import connections
 
+from jobqueue.db import fault_vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.exceptions import NotSupported, TransactionRequired, WrongDatabase
 
@@ -25,16 +27,11 @@ _NO_EFFECT = re.compile(
 )
 # Statements that end a transaction on every database, or begin another; savepoints do not.
 _ENDS = r"(?:COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
-# Statements that MySQL and MariaDB precede with a commit. Temporary tables are an exception.
-_DEFINES = (
-    r"(?:(?:CREATE|DROP)\b(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)|(?:ALTER|RENAME|TRUNCATE|GRANT|REVOKE)\b"
-    r"|(?:ANALYZE|CHECK|OPTIMIZE|REPAIR|LOCK|UNLOCK)\s+(?:(?:LOCAL|NO_WRITE_TO_BINLOG)\s+)?TABLES?\b"
-    r"|(?:FLUSH|INSTALL|UNINSTALL|XA)\b|SET\s+PASSWORD\b|SET\s+(?:SESSION\s+|@@(?:SESSION\.)?)?AUTOCOMMIT\b)"
-)
-_COMMITS = {
-    definitions: re.compile(rf"{_BEFORE}(?:{words})", re.IGNORECASE | re.DOTALL)
-    for definitions, words in ((False, f"{_ENDS}|{_DEFINES}"), (True, _ENDS))
-}
+
+
+@cache
+def _commits(definitions: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"{_BEFORE}(?:{'|'.join([_ENDS, *definitions])})", re.IGNORECASE | re.DOTALL)
 
 
 @contextmanager
@@ -44,7 +41,7 @@ def refuse_commits(alias: str, who: str) -> Iterator[None]:
     Those are COMMIT and the like, and data definitions (CREATE TABLE) where the database cannot roll them back.
     Detected from the SQL text: stored procedures are not covered.
     """
-    commits = _COMMITS[bool(connections[alias].features.can_rollback_ddl)]
+    commits = _commits(fault_vendor(alias).commits_before)
 
     def refuse(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
         if commits.match(str(sql)):

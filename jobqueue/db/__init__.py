@@ -7,8 +7,10 @@ feature is named here. Every room may import this one; it runs in each process a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
+from typing import Any
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -28,6 +30,8 @@ __all__ = [
     "is_lost_connection",
     "is_refusal",
     "one_writer",
+    "options_problems",
+    "supported",
     "vendor",
     "vendor_of",
 ]
@@ -46,6 +50,19 @@ def vendor(using: str) -> Dialect:
 def fault_vendor(using: str) -> Dialect:
     """The dialect that reads errors and sessions of `using`, found without a connection, which may be broken."""
     return _DIALECTS.get(connections[using].vendor, _UNKNOWN)
+
+
+def supported() -> str:
+    """The databases that can hold the queue, in words: MySQL 8.0.17+, MariaDB 10.6+, ..."""
+    *names, last = (dialect.requirement() for dialect in _DIALECTS.values())
+    return f"{', '.join(names)} or {last}"
+
+
+def options_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with an entry of DATABASES for a queue; its driver need not be installed."""
+    for name, dialect in _DIALECTS.items():
+        if name in entry.get("ENGINE", ""):
+            yield from dialect.options_problems(alias, entry.get("OPTIONS") or {}, str(entry.get("NAME", "")))
 
 
 def is_refusal(error: BaseException | None, using: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple
@@ -70,6 +70,20 @@ class SessionUse(NamedTuple):
     used: int
 
 
+class SettingRule(NamedTuple):
+    """What a setting of the server should be; `id` is that of the doctor's finding if it is not."""
+
+    name: str
+    is_right: Callable[[str], bool]
+    id: str
+    text: str
+    fix: str
+
+
+#: the text of a rule
+LOST_WRITES = "a job whose enqueue was committed, or the end of one, can be lost in a power cut."
+
+
 class TableIndex(NamedTuple):
     """An index that the server uses. `name` is "" where a constraint has made it, and the server has renamed it."""
 
@@ -96,6 +110,15 @@ class Dialect(Statements):
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
 
+    #: the page on its settings
+    page = "docs/howto/production.md"
+    #: the driver's options that end a wait for a lost connection; a thread without them waits for ever
+    timeout_options: tuple[str, ...] = ()
+    #: for the values of settings()
+    rules: tuple[SettingRule, ...] = ()
+    #: the setting after whose seconds the server ends a session that idles; "" = it ends none
+    idle_setting = ""
+
     # The other parts of what is asked of a database.
     locks = LockDialect()
     diagnostics = Diagnostics()
@@ -115,8 +138,6 @@ class Dialect(Statements):
     copies_updated_rows = False
     #: an index keeps rows that are equal in its columns in the order of their primary key
     indexes_end_with_key = True
-    #: in_transaction() costs a round trip
-    asks_for_transaction = False
 
     # ---- types and the clock
     column_types: dict[str, str] = {}
@@ -229,6 +250,13 @@ class Dialect(Statements):
         """Whether the session has a transaction open, or, unless `begun`, would open one. Any error may be raised."""
         return False
 
+    def is_left_open(self, connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
+        """Whether the session has a transaction, or tables locked, that Django does not know of.
+
+        `words`: the first one of each statement that it ran, as "SELECT". Any error may be raised.
+        """
+        return self.in_transaction(connection)
+
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
         """Undo all that was set, locked or made in the session; False: not possible. After an error, close it."""
         return False
@@ -284,9 +312,17 @@ class Dialect(Statements):
             need = ".".join(map(str, self.oldest))
             yield Problem("E011", f"{self.describe(connection)} is older than {need}.", self.upgrade)
 
+    def requirement(self) -> str:
+        """The name and the oldest version: MySQL 8.0.17+."""
+        return f"{self.name} {'.'.join(map(str, self.oldest))}+"
+
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         version = ".".join(str(part) for part in connection.get_database_version())
         return f"{self.name} {version}"
+
+    def options_problems(self, alias: str, options: Mapping[str, Any], file: str) -> Iterator[Problem]:
+        """What is wrong with the OPTIONS and the NAME of an entry of DATABASES, which is not connected to."""
+        return iter(())
 
     # ---- the set-up; NotSupported, with a sentence for people, where the account has no right to ask
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
@@ -300,6 +336,14 @@ class Dialect(Statements):
     def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
         """The statements that give `account` these rights on tables; empty where there are no accounts."""
         return []
+
+    def end_session_sql(self, session: int) -> str:
+        """The statement for an operator who ends another session."""
+        return ""
+
+    def analyze_sql(self, table: str) -> str:
+        """The statement that renews the statistics of the planner."""
+        return f"ANALYZE {table}"
 
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """None: the number of sessions has no limit, or a pooler hides it."""

@@ -53,6 +53,10 @@ class Statements:
 
     #: an integer column that no index may be used for
     unindexed_sql = "(%(expressions)s + 0)"
+    #: an integer in the form whose sum is fastest
+    addend_sql = "%(expressions)s"
+    #: how many parts of %(size)s seconds are between 1970 and an instant, as an integer; in UTC a day has 86,400 s
+    part_number_sql = "NULL"
     #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
     unestimated_sql = "%s"
     #: whether a subquery in FROM may use columns of what stands before it, with a plan that seeks for each of its rows
@@ -69,6 +73,9 @@ class Statements:
     for_share_sql = ""
     #: suffix of an INSERT that then returns the id, where the driver does not report it
     returning_id_sql = ""
+
+    #: regular expressions for the beginnings of statements that the server precedes with a commit
+    commits_before: tuple[str, ...] = ()
 
     # ---- hints
     def force_index(self, queryset: Q, index: str) -> Q:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from django.db import Error, connections, transaction
@@ -10,9 +10,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
 from jobqueue.db import fault_vendor, vendor
-
-# Statements of MySQL that cannot leave a transaction open while autocommit is on.
-_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
 
 
 class LeftOpen(TransactionManagementError):
@@ -65,22 +62,10 @@ def _is_open(connection: BaseDatabaseWrapper, depth: int, words: list[str]) -> b
     if connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
         return True
     try:
-        return _is_open_in_server(connection, words)
+        return fault_vendor(connection.alias).is_left_open(connection, words)
     except Exception:
         # The session cannot be used any more.
         return True
-
-
-def _is_open_in_server(connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
-    """Whether the session has an open transaction or table locks that Django does not know of."""
-    dialect = fault_vendor(connection.alias)
-    if dialect.asks_for_transaction:
-        # Only after statements that may have begun a transaction.
-        if _ROWS.issuperset(words):
-            return False
-        if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
-            return True
-    return dialect.in_transaction(connection)
 
 
 def _undo(connection: BaseDatabaseWrapper, depth: int) -> None:

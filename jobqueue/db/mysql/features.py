@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction, once_per_session
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Plan, Problem, SessionUse, TableIndex
+from jobqueue.db.dialect import LOST_WRITES, Plan, Problem, SessionUse, SettingRule, TableIndex
 from jobqueue.db.locks import LockDialect
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.errors import MySQLErrors, error_number
@@ -26,6 +26,8 @@ from jobqueue.db.statements import marks, one_value, restored
 # What the driver writes with a backslash before it; JSON has few others than these.
 _ESCAPED = "\\\"'\n\r\0\x1a"
 _PADDED = "utf8mb4_bin"
+# Statements that cannot leave a transaction open while autocommit is on.
+_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
 # Transaction characteristics cannot be changed now; not in this state of an XA transaction.
 _REFUSED_INSIDE = {1568, 1399}
 #: variables for which a server refuses writes, the strictest first
@@ -39,15 +41,35 @@ WHERE grantee = CONCAT_WS(
 AND privilege_type IN ('SUPER', 'CONNECTION_ADMIN', 'READ_ONLY ADMIN', 'READ ONLY ADMIN')
 """
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # bits of the status that MySQL sends with every answer
-VARIABLES = (
-    "innodb_flush_log_at_trx_commit",
-    "sync_binlog",
-    "log_bin",
-    "innodb_lock_wait_timeout",
-    "wait_timeout",
-)
 #: an attribute of connections: a session, and what it has between transactions
 _USUAL = "_jobqueue_usual_limit"
+
+
+_PAGE = "docs/howto/mysql-settings.md"
+_LOCK_WAIT_SECONDS_MAX = 50.0
+_RULES = (
+    SettingRule(
+        "innodb_flush_log_at_trx_commit",
+        lambda value: value == "1",
+        "durability",
+        LOST_WRITES,
+        f"Run SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration. See {_PAGE}.",
+    ),
+    SettingRule(
+        "sync_binlog",
+        lambda value: value == "1",
+        "durability",
+        LOST_WRITES,
+        f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. See {_PAGE}.",
+    ),
+    SettingRule(
+        "innodb_lock_wait_timeout",
+        lambda value: float(value) <= _LOCK_WAIT_SECONDS_MAX,
+        "lock_wait_timeout",
+        "an enqueue waits for so many seconds for the lock of another session before it is tried again.",
+        f"Set it to 5 to 50 s. See {_PAGE}.",
+    ),
+)
 
 
 class MySQL(MySQLStatements, MySQLErrors):
@@ -55,13 +77,16 @@ class MySQL(MySQLStatements, MySQLErrors):
 
     name = "MySQL"
     supported = True
+    page = _PAGE
+    rules = _RULES
     opening_option = "connect_timeout"
-    oldest = (8, 0, 17)
+    timeout_options = ("read_timeout", "write_timeout")
+    idle_setting = "wait_timeout"
+    oldest: tuple[int, ...] = (8, 0, 17)
     claim_strategy = "skip-locked"
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     locks: LockDialect = MySQLLocks()
     diagnostics: Diagnostics = MySQLDiagnostics()
-    asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
@@ -120,6 +145,14 @@ class MySQL(MySQLStatements, MySQLErrors):
                 return True
             raise
         return False
+
+    def is_left_open(self, connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
+        """The server is asked only after statements that may have begun a transaction."""
+        if _ROWS.issuperset(words):
+            return False
+        if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
+            return True
+        return self.in_transaction(connection)
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
         """COM_CHANGE_USER to the same user, which is a new login on the old socket; mysqlclient only."""
@@ -289,6 +322,12 @@ class MySQL(MySQLStatements, MySQLErrors):
         words = "@".join("'" + word.replace("\\", "\\\\").replace("'", "''") + "'" for word in (name, host or "%"))
         return [f"GRANT {rights} ON {connection.ops.quote_name(table)} TO {words};" for table in tables]
 
+    def end_session_sql(self, session: int) -> str:
+        return f"KILL {session}"
+
+    def analyze_sql(self, table: str) -> str:
+        return f"ANALYZE TABLE {table}"
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smaller limit of the server and of the account."""
         with connection.cursor() as cursor:
@@ -308,10 +347,14 @@ class MySQL(MySQLStatements, MySQLErrors):
         return float(one_value(connection, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())"))
 
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
-        names = ", ".join(f"'{name}'" for name in VARIABLES)
+        """Without sync_binlog if there is no binary log: the server writes nothing to synchronise."""
+        names = [*(rule.name for rule in self.rules), self.idle_setting, "log_bin"]
         with connection.cursor() as cursor:
-            cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ({names})")
-            return {str(name).lower(): str(value).lower() for name, value in cursor.fetchall()}
+            cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ({marks(names)})", names)
+            found = {str(name).lower(): str(value).lower() for name, value in cursor.fetchall()}
+        if found.pop("log_bin", "") != "on":
+            found.pop("sync_binlog", None)
+        return found
 
 
 def _server_problems(connection: BaseDatabaseWrapper, job_table: str) -> Iterator[Problem]:

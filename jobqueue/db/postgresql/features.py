@@ -12,7 +12,7 @@ from typing import Any
 from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Plan, Problem, SessionUse, TableIndex
+from jobqueue.db.dialect import LOST_WRITES, Plan, Problem, SessionUse, SettingRule, TableIndex
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.errors import CANCELED, PostgreSQLErrors, sqlstate
@@ -20,7 +20,6 @@ from jobqueue.db.postgresql.locks import PostgreSQLLocks, is_pooled
 from jobqueue.db.postgresql.statements import PostgreSQLStatements
 from jobqueue.db.statements import one_value, restored
 
-SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "idle_in_transaction_session_timeout")
 #: below this size of a table the planner often reads and sorts all rows, because that is cheaper
 SMALL_BYTES = 1024 * 1024
 #: rows that a claim may read and sort unharmed, also in a large file from which most rows were deleted
@@ -54,12 +53,49 @@ class _AsIs(json.JSONEncoder):
         return str(o)
 
 
+_PAGE = "docs/howto/postgresql-settings.md"
+_RULES = (
+    SettingRule(
+        "fsync",
+        lambda value: value == "on",
+        "durability",
+        "all data can be lost in a power cut.",
+        "Set fsync = on in postgresql.conf, and reload it.",
+    ),
+    SettingRule(
+        "synchronous_commit",
+        lambda value: value != "off",
+        "durability",
+        LOST_WRITES,
+        "Set synchronous_commit = on for the server, the account or the database that has it off.",
+    ),
+    SettingRule(
+        "autovacuum",
+        lambda value: value == "on",
+        "autovacuum_off",
+        "nothing removes dead rows of jobs, so claims become slower by the hour.",
+        f"Set autovacuum = on in postgresql.conf, and reload it. See {_PAGE}.",
+    ),
+    SettingRule(
+        "idle_in_transaction_session_timeout",
+        lambda value: value != "0",
+        "idle_transactions",
+        "the session of a program that hangs inside a transaction keeps its row locks for ever.",
+        f"Set it to a few minutes for accounts of programs. See {_PAGE}.",
+    ),
+)
+
+
 class PostgreSQL(PostgreSQLStatements, PostgreSQLErrors):
     """PostgreSQL through psycopg."""
 
     name = "PostgreSQL"
     supported = True
+    page = _PAGE
+    rules = _RULES
     opening_option = "connect_timeout"
+    timeout_options = ("tcp_user_timeout", "keepalives_idle")
+    oldest = (14,)
     claim_strategy = "skip-locked"
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     locks = PostgreSQLLocks()
@@ -234,6 +270,9 @@ class PostgreSQL(PostgreSQLStatements, PostgreSQLErrors):
         names = ", ".join(map(connection.ops.quote_name, tables))
         return [f"GRANT {rights} ON {names} TO {connection.ops.quote_name(account)};"]
 
+    def end_session_sql(self, session: int) -> str:
+        return f"SELECT pg_terminate_backend({session})"
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smallest limit of the server, the account and the database."""
         if is_pooled(connection):
@@ -252,7 +291,9 @@ class PostgreSQL(PostgreSQLStatements, PostgreSQLErrors):
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
         """Read pg_settings, in its units."""
         with connection.cursor() as cursor:
-            cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(SETTINGS)])
+            cursor.execute(
+                "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [[rule.name for rule in self.rules]]
+            )
             return {str(name): str(value) for name, value in cursor.fetchall()}
 
 

@@ -21,6 +21,7 @@ class PostgreSQLStatements(Statements):
 
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %s)"
+    part_number_sql = "(FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint / %(size)s)"
     joins_laterally = True
     compares_rows = True
     for_share_sql = "FOR SHARE"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Plan, TableIndex
+from jobqueue.db.dialect import Plan, Problem, SettingRule, TableIndex
 from jobqueue.db.parameters import Parameter
 from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
 from jobqueue.db.sqlite.errors import SQLiteErrors
@@ -22,12 +22,34 @@ from jobqueue.db.statements import marks, one_value
 BUSY_SECONDS = 4.0
 
 
+_PAGE = "docs/howto/sqlite.md"
+_BUSY_MILLISECONDS_MIN = 1000
+_RULES = (
+    SettingRule(
+        "journal_mode",
+        lambda value: value in ("wal", "memory"),
+        "no_wal",
+        "readers and the writer block each other.",
+        f'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL". See {_PAGE}.',
+    ),
+    SettingRule(
+        "busy_timeout",
+        lambda value: int(value) >= _BUSY_MILLISECONDS_MIN,
+        "busy_timeout",
+        "a write fails with 'database is locked' when another one takes longer than so many milliseconds.",
+        f'Set OPTIONS["timeout"] = 20 (seconds). See {_PAGE}.',
+    ),
+)
+
+
 class SQLite(SQLiteStatements, SQLiteErrors):
     """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
 
     name = "SQLite"
     supported = True
-    oldest = (3, 35, 0)  # it brought INSERT ... RETURNING
+    page = _PAGE
+    rules = _RULES
+    oldest = (3, 35)  # it brought INSERT ... RETURNING
     upgrade = "Use a Python with a newer SQLite."
     claim_strategy = "sqlite-immediate"
     claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
@@ -100,6 +122,28 @@ class SQLite(SQLiteStatements, SQLiteErrors):
             TableIndex(table, "" if name.startswith("sqlite_autoindex_") else name, tuple(columns))
             for (table, name), columns in found.items()
         ]
+
+    def analyze_sql(self, table: str) -> str:
+        """Of all tables."""
+        return "ANALYZE"
+
+    def options_problems(self, alias: str, options: Mapping[str, Any], file: str) -> Iterator[Problem]:
+        """W010 without IMMEDIATE transactions, W011 without a write-ahead log; for a file only."""
+        if ":memory:" in file:
+            return
+        if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+            yield Problem(
+                "W010",
+                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
+                'immediately with "database is locked".',
+                f'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds: {self.page}',
+            )
+        if "wal" not in str(options.get("init_command") or "").lower():
+            yield Problem(
+                "W011",
+                f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
+                'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
+            )
 
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
         """The pragmas journal_mode and busy_timeout (milliseconds), and "file", "" for a database in memory."""
