@@ -19,14 +19,14 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 from jobqueue.backoff import Backoff
 from jobqueue.compat import Task
 from jobqueue.conf import is_development
+from jobqueue.context.guards import raise_swallowed_errors
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.dialect import ErrorKind, Fault
+from jobqueue.db.querysets import M, check_lock_options, check_queryset
 from jobqueue.db.retry import Refusal, count_refusal, report_refusal
 from jobqueue.db.sessions import close_if_ended
-from jobqueue.db.user_code import raise_swallowed_errors
-from jobqueue.db.writable import M, check_lock_options, check_queryset
 from jobqueue.exceptions import (
     DatabaseBusy,
     DedupeConflict,

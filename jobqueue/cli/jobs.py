@@ -19,7 +19,7 @@ from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
 from jobqueue.cli.output import Result, Results, Subcommand, instant, listed
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
-from jobqueue.db.parts import ids_that_meet, totals
+from jobqueue.db.prepared import ids_that_meet, totals
 from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.exceptions import InvalidValue

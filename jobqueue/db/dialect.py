@@ -12,8 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.locks import LockDialect
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import Statements, one_value
+from jobqueue.db.statements import Parameter, Statements, one_value
 from jobqueue.exceptions import NotSupported
 from jobqueue.failures import FailureCause
 

@@ -23,7 +23,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
 from jobqueue.db.fields import NameField, PayloadField
-from jobqueue.db.parameters import Parameter, Statement, placeholder
+from jobqueue.db.statements import Parameter, Statement, placeholder
 
 
 class Slot(Expression):

@@ -15,9 +15,23 @@ from django.db.models import QuerySet
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.datastructures import BaseTable
 
-from jobqueue.db.parameters import Parameter, Statement, placeholder
-
+#: a value as a driver takes it
+Parameter = Any
+#: text with placeholders, and a sequence of their values
+Statement = tuple[str, Any]
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
+
+
+class Placed(str):
+    """A parameter that stands for another value; a statement must have it at placeholder(), not at a bare %s."""
+
+    __slots__ = ()
+    sql = "%s"
+
+
+def placeholder(parameter: Parameter) -> str:
+    """The text at which `parameter` stands in a statement."""
+    return parameter.sql if isinstance(parameter, Placed) else "%s"
 
 
 class GroupSeek(NamedTuple):

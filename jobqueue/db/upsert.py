@@ -13,8 +13,8 @@ from django.db.models import Model
 from django.db.models.constants import OnConflict
 
 from jobqueue.db import vendor
-from jobqueue.db.parameters import Parameter, placeholder
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.statements import Parameter, placeholder
 
 
 def upsert(

@@ -23,9 +23,9 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import TokenField
-from jobqueue.db.parameters import placeholder
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_reporting, retry_transient
+from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired
 from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry

@@ -19,9 +19,8 @@ from jobqueue.db.locks import LockDialect
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
 from jobqueue.db.mysql.errors import MySQLErrors, error_number
 from jobqueue.db.mysql.locks import MySQLLocks
-from jobqueue.db.mysql.statements import MySQLStatements
-from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
-from jobqueue.db.statements import marks, one_value, restored
+from jobqueue.db.mysql.statements import FOUR_BYTES, Hex, MySQLStatements, readable
+from jobqueue.db.statements import Parameter, marks, one_value, restored
 
 # What the driver writes with a backslash before it; JSON has few others than these.
 _ESCAPED = "\\\"'\n\r\0\x1a"
@@ -105,11 +104,11 @@ class MySQL(MySQLStatements, MySQLErrors):
         return sql.replace(self.now_sql, f"({self.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """Characters of four bytes as escapes: see parameters.py."""
+        """Characters of four bytes as escapes: see Hex."""
         return text if text.isascii() else FOUR_BYTES.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """Hexadecimal digits where it has characters of four bytes: see parameters.py."""
+        """Hexadecimal digits where it has characters of four bytes: see Hex."""
         return readable(text)
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:

@@ -16,9 +16,8 @@ from django.db.models import QuerySet
 
 from jobqueue.db.locks import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
 from jobqueue.db.mysql.errors import CHANGED, DUPLICATE_KEY, LIMITS, NOT_YET, SESSION_LOST, UNDOES, error_number
-from jobqueue.db.mysql.statements import force_index, update_by_key
-from jobqueue.db.parameters import Parameter, placeholder, readable
-from jobqueue.db.statements import one_value
+from jobqueue.db.mysql.statements import force_index, readable, update_by_key
+from jobqueue.db.statements import Parameter, one_value, placeholder
 
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,35 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import LooseScan, Q, Statements, bind, delete_listed
+from jobqueue.db.statements import LooseScan, Parameter, Placed, Q, Statements, bind, delete_listed
 
 LIMIT_MAX = 2**31
+#: characters beyond what utf8mb3 can hold
+FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+
+
+class Hex(Placed):
+    """Hexadecimal digits that stand for bytes; the server turns them back once per statement, before it plans it.
+
+    The drivers write parameters into the statement's text. Bytes that are no text make that text unreadable: as long as
+    it runs, the server refuses every look at its list of processes and transactions (error 3854). Characters of four
+    bytes (emoji) have the same effect: what shows the statements has three bytes for each.
+    """
+
+    __slots__ = ()
+    sql = "UNHEX(%s)"
+
+
+class HexText(Placed):
+    """Hexadecimal digits that stand for text in UTF-8. Compared with a column, the column's binary collation counts."""
+
+    __slots__ = ()
+    sql = "CONVERT(UNHEX(%s) USING utf8mb4)"
+
+
+def readable(text: str) -> Parameter:
+    """Text as MySQL can show it in a statement: as HexText if it has characters of four bytes."""
+    return text if text.isascii() or not FOUR_BYTES.search(text) else HexText(text.encode().hex())
 
 
 def force_index(queryset: Q, index: str) -> Q:

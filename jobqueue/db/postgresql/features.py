@@ -13,12 +13,11 @@ from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import LOST_WRITES, Plan, Problem, SessionUse, SettingRule, TableIndex
-from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
 from jobqueue.db.postgresql.errors import CANCELED, PostgreSQLErrors, sqlstate
 from jobqueue.db.postgresql.locks import PostgreSQLLocks, is_pooled
 from jobqueue.db.postgresql.statements import PostgreSQLStatements
-from jobqueue.db.statements import one_value, restored
+from jobqueue.db.statements import Parameter, one_value, restored
 
 #: below this size of a table the planner often reads and sorts all rows, because that is cheaper
 SMALL_BYTES = 1024 * 1024

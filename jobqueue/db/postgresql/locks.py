@@ -11,9 +11,8 @@ from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.locks import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
-from jobqueue.db.parameters import Parameter
 from jobqueue.db.postgresql.errors import CANCELED, LOCK_TIMEOUT, sqlstate
-from jobqueue.db.statements import one_value
+from jobqueue.db.statements import Parameter, one_value
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0

@@ -9,8 +9,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import GroupSeek, LooseScan, Q, Statements, bind
+from jobqueue.db.statements import GroupSeek, LooseScan, Parameter, Q, Statements, bind
 
 #: for the transaction that a statement with these in front of it is
 _IN_INDEX_ORDER = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; "

@@ -11,12 +11,11 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.dialect import Plan, Problem, SettingRule, TableIndex
-from jobqueue.db.parameters import Parameter
 from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
 from jobqueue.db.sqlite.errors import SQLiteErrors
 from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate
 from jobqueue.db.sqlite.statements import SQLiteStatements
-from jobqueue.db.statements import marks, one_value
+from jobqueue.db.statements import Parameter, marks, one_value
 
 #: the least limit of waits for the one writer
 BUSY_SECONDS = 4.0
