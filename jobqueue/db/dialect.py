@@ -127,8 +127,6 @@ class Dialect(Statements):
     single_writer = False
     #: the driver's option for the most seconds that opening a connection may take; None: there is no server
     opening_option: str | None = None
-    #: most rows of one INSERT
-    insert_rows_max = 1000
     #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
     has_update_returning = False
     #: sessions can send messages to each other (NOTIFY)

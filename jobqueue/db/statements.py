@@ -81,6 +81,8 @@ class Statements:
     compares_rows = False
     #: whether loose_scan_sql() takes several columns, at a lower cost than a seek for each of a few combinations
     scans_combinations = False
+    #: most rows of one INSERT
+    insert_rows_max = 1000
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends
@@ -114,9 +116,12 @@ class Statements:
         yield
 
     # ---- rows found by key
-    def lock_rows(self, queryset: Q) -> Q:
-        """The same rows, locked; rows that another transaction has locked are left out."""
-        return queryset.select_for_update(skip_locked=True)
+    def lock_rows(self, queryset: Q, limit: int | None = None) -> Q:
+        """The first `limit` rows of a queryset, None = all, locked; rows that another transaction has locked are left out.
+
+        Rows that it joins are locked, too; LockDialect.lock_own() leaves them out.
+        """
+        return queryset.select_for_update(skip_locked=True)[:limit]
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """Update in one statement those rows that no other transaction has locked, inside transaction(); how many.
@@ -219,6 +224,14 @@ class Statements:
         names = ", ".join(quote(c) for c in columns)
         values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
         return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
+
+    def insert_missing(self, connection: BaseDatabaseWrapper, rows: Sequence[models.Model]) -> None:
+        """Insert those of `rows`, at least one and all of one model, whose unique keys no row has; change no other row.
+
+        Waits for a transaction that inserts the same key, and knows neither the ids nor how many it has inserted.
+        """
+        table = type(rows[0])._base_manager.using(connection.alias)
+        table.bulk_create(rows, batch_size=self.insert_rows_max, ignore_conflicts=True)
 
     def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
         """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.

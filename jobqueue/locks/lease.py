@@ -270,8 +270,8 @@ def _sweep(limit: int, using: str) -> int:
     with found.transaction(connections[using]):
         # Lock the floor first, in the same order as make_row().
         add_to_floor(LEASE_FLOOR, 0, using)
-        rows = found.lock_rows(found.force_index(ended(using), "ix_lock_expiry")).values_list("pk", "fence")[:limit]
-        fences = dict(rows)
+        rows = found.force_index(ended(using), "ix_lock_expiry").values_list("pk", "fence")
+        fences = dict(found.lock_rows(rows, limit))
         if not fences:
             return 0
         highest = max(fences.values())

@@ -137,7 +137,7 @@ def lock_due(using: str, limit: int, *, since: bool) -> Prepared:
     """Lock the events of `lane` that are due (at `since` or later), first due first; skip what others have locked."""
     rows = OutboxEvent.objects.using(using).filter(lane=_LANE, due_at__lte=UtcNow()).order_by("due_at", "id")
     due = rows.filter(due_at__gte=Slot("since", UtcDateTimeField())) if since else rows
-    return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "ix_outbox_due")))[:limit])
+    return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "ix_outbox_due")), limit))
 
 
 @cache

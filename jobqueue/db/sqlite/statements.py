@@ -33,10 +33,6 @@ class SQLiteStatements(Statements):
         join = f"(VALUES {text}) AS wanted CROSS JOIN {{table}} AS j ON j.{{key}} = wanted.column1"
         return bind(queryset, f"(SELECT j.* FROM {join} LIMIT -1) {{alias}}")
 
-    def lock_rows(self, queryset: Q) -> Q:
-        """Unchanged: the transaction has locked the whole database."""
-        return queryset
-
     def delete_by_key(self, queryset: QuerySet[Any], keys: Sequence[int]) -> int:
         """In one statement, with the keys in its text."""
         return delete_listed(queryset, keys, "DELETE FROM {table} WHERE {key} IN ({keys})")
