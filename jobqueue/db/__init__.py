@@ -20,7 +20,7 @@ from jobqueue.db.mariadb.features import MariaDB
 from jobqueue.db.mysql.features import MySQL
 from jobqueue.db.postgresql.features import PostgreSQL
 from jobqueue.db.sqlite.features import SQLite
-from jobqueue.failures.codes import DATABASES
+from jobqueue.failures.codes import BY_CODE, REFUSALS
 
 __all__ = [
     "Dialect",
@@ -39,7 +39,9 @@ __all__ = [
 #: by Django's name of the vendor; MariaDB has that of MySQL
 _DIALECTS = {"mysql": MySQL(), "mariadb": MariaDB(), "postgresql": PostgreSQL(), "sqlite": SQLite()}
 _UNKNOWN = Dialect()
-DATABASES.extend(_DIALECTS.values())
+for _dialect in _DIALECTS.values():
+    BY_CODE.append(_dialect.cause)
+    REFUSALS.extend(_dialect.refusals)
 
 
 def vendor(using: str) -> Dialect:

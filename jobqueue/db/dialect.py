@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -39,6 +39,10 @@ class ErrorKind(StrEnum):
 
 #: there is no usable connection: Fault.GONE
 GONE_KINDS = (ErrorKind.LOST_CONNECTION, ErrorKind.NO_CONNECTION)
+
+
+#: an error of the driver, and what does to the session what the server does to it then; None: nothing
+Simulated: TypeAlias = tuple[BaseException, Callable[[], object] | None]
 
 
 class Problem(NamedTuple):
@@ -226,13 +230,8 @@ class Dialect(Statements):
         """
         return None
 
-    def simulated(
-        self, connection: BaseDatabaseWrapper, kind: ErrorKind
-    ) -> tuple[BaseException, Callable[[], object] | None]:
-        """The driver's error of a DEADLOCK, a LOCK_TIMEOUT or a LOST_CONNECTION, for jobqueue.testing.
-
-        And what does to the session what the server does to it then; None: nothing.
-        """
+    def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
+        """A DEADLOCK, a LOCK_TIMEOUT or a LOST_CONNECTION, for jobqueue.testing."""
         raise self._cannot_simulate()
 
     def later_sql(self, sql: str, seconds: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from django.db import Error, connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+from django.db.models.constants import OnConflict
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.datastructures import BaseTable
 
@@ -60,6 +61,17 @@ class LooseScan(NamedTuple):
     order: Sequence[str] = ()
     after: bool = False
     with_id: bool = False
+
+
+class Upsert(NamedTuple):
+    """Rows for upsert_sql(), whose values are text already. Either `changes` or `overwritten` is given."""
+
+    table: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    keys: Sequence[str]  # columns of a unique index
+    changes: str = ""  # what follows SET; {row} stands before a column for the value that the row has
+    overwritten: Sequence[str] = ()  # columns that get the new values; not quoted
 
 
 class Statements:
@@ -117,7 +129,7 @@ class Statements:
 
     # ---- rows found by key
     def lock_rows(self, queryset: Q, limit: int | None = None) -> Q:
-        """The first `limit` rows of a queryset, None = all, locked; rows that another transaction has locked are left out.
+        """The first `limit` rows of a queryset, None = all, locked; those that others have locked are left out.
 
         Rows that it joins are locked, too; LockDialect.lock_own() leaves them out.
         """
@@ -225,6 +237,25 @@ class Statements:
         values = ", ".join("(" + ", ".join(map(placeholder, row)) + ")" for row in rows)
         return f"INSERT INTO {quote(table)} ({names}) VALUES {values}", [value for row in rows for value in row]
 
+    def upsert_sql(self, connection: BaseDatabaseWrapper, new: Upsert) -> str:
+        """The INSERT of rows that changes those which exist. A conflict on the primary key locks that row only."""
+        values = ", ".join(f"({', '.join(row)})" for row in new.rows)
+        if new.changes:
+            over = self._on_conflict_sql(new)
+        else:
+            over = connection.ops.on_conflict_suffix_sql([], OnConflict.UPDATE, new.overwritten, new.keys)
+        return f"INSERT INTO {new.table} ({', '.join(new.columns)}) VALUES {values} {over}"
+
+    def _on_conflict_sql(self, new: Upsert) -> str:
+        return f"ON CONFLICT ({', '.join(new.keys)}) DO UPDATE SET {new.changes.format(row=f'{new.table}.')}"
+
+    def write_over(self, connection: BaseDatabaseWrapper, rows: list[models.Model], changing: Sequence[str]) -> None:
+        """Insert rows of one model; of those whose `id` exists, write the columns `changing`."""
+        # By primary key: such a conflict locks the record and no gap.
+        unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
+        table = type(rows[0])._base_manager.using(connection.alias)
+        table.bulk_create(rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique)
+
     def insert_missing(self, connection: BaseDatabaseWrapper, rows: Sequence[models.Model]) -> None:
         """Insert those of `rows`, at least one and all of one model, whose unique keys no row has; change no other row.
 
@@ -232,14 +263,6 @@ class Statements:
         """
         table = type(rows[0])._base_manager.using(connection.alias)
         table.bulk_create(rows, batch_size=self.insert_rows_max, ignore_conflicts=True)
-
-    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
-        """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.
-
-        `changes` is what follows SET; in it {row} stands before a column for the value that the row has. A conflict on
-        the primary key locks that row only.
-        """
-        return f"ON CONFLICT ({keys}) DO UPDATE SET {changes.format(row=f'{table}.')}"
 
 
 class _FromEntry(BaseTable):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 
 class FailureCause(StrEnum):
@@ -211,17 +211,9 @@ def by_kafka(error: BaseException) -> FailureCause | None:
     return DATA if error.args[0].code() in _KAFKA_DATA else DEPENDENCY
 
 
-class Database(Protocol):
-    """What a Dialect tells of the errors of its drivers."""
-
-    @property
-    def refusals(self) -> tuple[str, ...]: ...
-
-    def cause(self, error: BaseException) -> FailureCause | None: ...
-
-
-#: the databases whose codes are known; jobqueue.db adds them
-DATABASES: list[Database] = []
+#: what the codes of each database say, and words of errors that have none; jobqueue.db adds them
+BY_CODE: list[Decide] = []
+REFUSALS: list[str] = []
 _BY_CLASS = {
     "IntegrityError": DATA,
     "DataError": DATA,
@@ -238,10 +230,10 @@ _BY_CLASS = {
 def by_database(error: BaseException) -> FailureCause | None:
     """The cause of an error of a driver, or of Django's or SQLAlchemy's error that wraps one."""
     for found in _wrapped(error):
-        for database in DATABASES:
-            if (cause := database.cause(found)) is not None:
+        for decide in BY_CODE:
+            if (cause := decide(found)) is not None:
                 return cause
-    if any(words in str(error) for database in DATABASES for words in database.refusals):
+    if any(words in str(error) for words in REFUSALS):
         return RESOURCE
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_CLASS:

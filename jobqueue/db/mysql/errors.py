@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
-from jobqueue.db.dialect import Dialect, ErrorKind, fail_on_purpose
+from jobqueue.db.dialect import Dialect, ErrorKind, Simulated, fail_on_purpose
 from jobqueue.failures import FailureCause
 
 #: the server has ended the session, or the answer was lost: shutting down, killed, gone, lost, idle for too long
@@ -43,27 +42,18 @@ _REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
 _GONE |= _REFUSED | SESSION_LOST
 _GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3168, 3169, 3170}
 
+#: why an attempt failed, beside the numbers above
 _RESOURCE = {
-    # locks: wait timeout, deadlock, table of locks full, row or table changed, user lock, NOWAIT, certification
-    1205, 1213, 1206, 1020, 1412, 3058, 3572, 3101,
-    # connections and threads: too many, of this user, cannot create a thread, too many prepared statements
-    1040, 1203, 1226, 1135, 1461,
-    # memory, disk, open files: of the server
-    1021, 1026, 1030, 1037, 1038, 1041, 1114, 1016, 1023, 1028, 5, 28,
-    # a limit on the time of a statement, and KILL QUERY
-    3024, 1969, 1317, 1907, 2008,
-    # a file cannot be locked; too many transactions at once
-    1015, 1637,
+    # table or row changed, user lock; cannot create a thread, too many prepared statements or transactions at once
+    1412, 3058, 1135, 1461, 1637,
+    # memory, disk, open files, file locks of the server; a limit on the time of a statement
+    1026, 1030, 1037, 1038, 1041, 1016, 1023, 1028, 5, 28, 1015, 1907, 2008,
 }  # fmt: skip
 _DEPENDENCY = {
-    # access refused to the host, the user, a database, a table
-    1044, 1045, 1129, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151,
-    # shutting down, read-only (a replica after a failover), not part of its cluster, offline
-    1053, 1077, 1079, 1290, 1792, 1836, 1036, 1047, 1049, 3032, 3100,
-    # a table is damaged
-    1194, 1195,
-    # the connection broke, or was killed
-    1042, 1043, 1080, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1927, 3168, 3169, 3170, 4031,
+    # access refused to the host, the user, a table; offline; a table is damaged
+    1129, 1130, 1142, 1143, 1227, 1820, 1862, 1036, 1194, 1195,
+    # the connection broke
+    1042, 1043, 1080, 1154, 1155, 1156, 1157, 1184,
 }  # fmt: skip
 # Numbers from 2000 to 2999 are the client's: it could not reach the server. Except for what it was given.
 _CLIENT_DATA = {2014, 2020, 2029, 2030, 2031, 2032, 2033, 2034, 2036}
@@ -108,15 +98,15 @@ class MySQLErrors(Dialect):
             number = error_number(error)
         if not isinstance(number, int) or isinstance(number, bool):
             return None
-        if number in _RESOURCE:
+        if number in _RESOURCE or number in _TRANSIENT:
             return FailureCause.RESOURCE
-        if number in _DEPENDENCY or (2000 <= number < 3000 and number not in _CLIENT_DATA):
+        if number in _CLIENT_DATA:
+            return FailureCause.DATA
+        if number in _DEPENDENCY or number in _GONE or 2000 <= number < 3000:
             return FailureCause.DEPENDENCY
         return FailureCause.DATA if 1000 <= number < 6000 else None
 
-    def simulated(
-        self, connection: BaseDatabaseWrapper, kind: ErrorKind
-    ) -> tuple[BaseException, Callable[[], object] | None]:
+    def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
         """A deadlock rolls the whole transaction back, a lock wait only the statement."""
         wrapper: Any = connection
         after = {

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from jobqueue.db.statements import LooseScan, Parameter, Placed, Q, Statements, bind, delete_listed
+from jobqueue.db.statements import LooseScan, Parameter, Placed, Q, Statements, Upsert, bind, delete_listed
 
 LIMIT_MAX = 2**31
 #: characters beyond what utf8mb3 can hold
@@ -164,6 +164,6 @@ class MySQLStatements(Statements):
         (key,) = self.insert(connection, table, columns, [row])
         return key, None
 
-    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
+    def _on_conflict_sql(self, new: Upsert) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
-        return f"ON DUPLICATE KEY UPDATE {changes.format(row='')}"
+        return f"ON DUPLICATE KEY UPDATE {new.changes.format(row='')}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
-from jobqueue.db.dialect import Dialect, ErrorKind, fail_on_purpose
+from jobqueue.db.dialect import Dialect, ErrorKind, Simulated, fail_on_purpose
 from jobqueue.failures import FailureCause
 
 #: a lock could not be had in time; statement_timeout or pg_cancel_backend() ended a statement
@@ -110,9 +109,7 @@ class PostgreSQLErrors(Dialect):
                 return _CAUSES.get(next((begin for begin in begins if begin in _CAUSES), ""), FailureCause.DATA)
         return None
 
-    def simulated(
-        self, connection: BaseDatabaseWrapper, kind: ErrorKind
-    ) -> tuple[BaseException, Callable[[], object] | None]:
+    def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
         """Any error makes the server refuse the rest of the transaction."""
         driver: Any = connection.Database  # type: ignore[attr-defined]
         if kind is ErrorKind.LOST_CONNECTION:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Dialect, ErrorKind
+from jobqueue.db.dialect import Dialect, ErrorKind, Simulated
 from jobqueue.failures import FailureCause
 
 #: primary result codes; IOERR, CANTOPEN, READONLY and PERM are about the disk of this host
@@ -56,9 +55,7 @@ class SQLiteErrors(Dialect):
         data = FailureCause.DATA if code & 0xFF in _DATA else None
         return FailureCause.RESOURCE if code & 0xFF in _RESOURCE else data
 
-    def simulated(
-        self, connection: BaseDatabaseWrapper, kind: ErrorKind
-    ) -> tuple[BaseException, Callable[[], object] | None]:
+    def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
         """The nearest errors to deadlocks and lost sessions: a busy file, and one that cannot be read."""
         wrapper: Any = connection
         name, code, text = _SIMULATED[kind]

@@ -32,9 +32,9 @@ FAILURES = [
     mutant(
         "a lock wait and a deadlock of MySQL are errors of the data, and are not retried",
         "db/mysql/errors.py",
-        "_RESOURCE",
-        "1205, 1213, 1206, 1020",
-        "1206, 1020",
+        "MySQLErrors.cause",
+        "number in _RESOURCE or number in _TRANSIENT",
+        "number in _RESOURCE",
         "tests/failures/test_databases.py",
     ),
     mutant(
