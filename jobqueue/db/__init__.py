@@ -15,7 +15,7 @@ from typing import Any
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Dialect, Fault, Problem
+from jobqueue.db.dialect import GONE_KINDS, Dialect, Problem
 from jobqueue.db.mariadb.features import MariaDB
 from jobqueue.db.mysql.features import MySQL
 from jobqueue.db.postgresql.features import PostgreSQL
@@ -24,7 +24,6 @@ from jobqueue.failures.codes import BY_CODE, REFUSALS
 
 __all__ = [
     "Dialect",
-    "Fault",
     "Problem",
     "fault_vendor",
     "is_lost_connection",
@@ -69,12 +68,12 @@ def options_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[Problem]:
 
 def is_refusal(error: BaseException | None, using: str) -> bool:
     """Whether the database refused a statement for good; False for faults that pass, and for other exceptions."""
-    return isinstance(error, Error) and fault_vendor(using).fault(error) is None
+    return isinstance(error, Error) and fault_vendor(using).error_kind(error) is None
 
 
 def is_lost_connection(error: BaseException | None, using: str) -> bool:
     """Whether the connection was lost: perhaps the database is unreachable."""
-    return isinstance(error, Error) and fault_vendor(using).fault(error) is Fault.GONE
+    return isinstance(error, Error) and fault_vendor(using).error_kind(error) in GONE_KINDS
 
 
 def one_writer(using: str) -> AbstractContextManager[object]:

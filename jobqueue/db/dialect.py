@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db import transaction
@@ -15,13 +15,6 @@ from jobqueue.db.locks import LockDialect
 from jobqueue.db.statements import Parameter, Statements, one_value
 from jobqueue.exceptions import NotSupported
 from jobqueue.failures import FailureCause
-
-
-class Fault(Enum):
-    """What an error of the database means for the transaction that received it."""
-
-    TRANSIENT = "transient"  # rolled back by the server: redo the whole transaction
-    GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
 
 
 class ErrorKind(StrEnum):
@@ -37,7 +30,7 @@ class ErrorKind(StrEnum):
     LOST_CONNECTION = "lost_connection"
 
 
-#: there is no usable connection: Fault.GONE
+#: there is no usable connection: close it, connect again, then redo if that is safe; after others redo the transaction
 GONE_KINDS = (ErrorKind.LOST_CONNECTION, ErrorKind.NO_CONNECTION)
 
 
@@ -198,18 +191,11 @@ class Dialect(Statements):
 
     # ---- faults
     def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """Which of the errors that pass `error` is; None: none of them."""
+        """Which of the errors that pass `error` is; None: none of them, raise it again."""
         return None
 
-    def fault(self, error: BaseException) -> Fault | None:
-        """What to do about `error`; None: not a transient fault, raise it again."""
-        kind = self.error_kind(error)
-        if kind is None:
-            return None
-        return Fault.GONE if kind in GONE_KINDS else Fault.TRANSIENT
-
     def never_sent(self, error: BaseException) -> bool:
-        """Whether the statement that raised this Fault.GONE surely wrote nothing: it was not sent, or was refused."""
+        """Whether the statement that raised one of GONE_KINDS surely wrote nothing: it was not sent, or was refused."""
         return False
 
     def error_code(self, error: BaseException) -> str:

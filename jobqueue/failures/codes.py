@@ -90,31 +90,8 @@ _GRPC_DATA = {
 _SMTP_DATA = {501, 523, 541, 550, 551, 552, 553, 554, 555, 556, 571}
 #: a value, a key that is there already, a document that is not valid or too large, a name that is or is not there
 _MONGO_DATA = {
-    2,
-    9,
-    14,
-    20,
-    26,
-    28,
-    40,
-    48,
-    52,
-    54,
-    55,
-    56,
-    57,
-    59,
-    66,
-    72,
-    85,
-    86,
-    121,
-    10334,
-    11000,
-    11001,
-    12582,
-    17419,
-}
+    2, 9, 14, 20, 26, 28, 40, 48, 52, 54, 55, 56, 57, 59, 66, 72, 85, 86, 121, 10334, 11000, 11001, 12582, 17419,
+}  # fmt: skip
 #: it refuses us, or is busy or broken
 _SLACK_SERVICE = {
     "accesslimited", "account_inactive", "fatal_error", "internal_error", "invalid_auth", "missing_scope", "not_authed",

@@ -32,7 +32,7 @@ from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.statements import LooseScan
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.event import Event

@@ -48,27 +48,19 @@ _PAGE = "docs/howto/mysql-settings.md"
 _LOCK_WAIT_SECONDS_MAX = 50.0
 _RULES = (
     SettingRule(
-        "innodb_flush_log_at_trx_commit",
-        lambda value: value == "1",
-        "durability",
-        LOST_WRITES,
+        "innodb_flush_log_at_trx_commit", lambda value: value == "1", "durability", LOST_WRITES,
         f"Run SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration. See {_PAGE}.",
     ),
     SettingRule(
-        "sync_binlog",
-        lambda value: value == "1",
-        "durability",
-        LOST_WRITES,
+        "sync_binlog", lambda value: value == "1", "durability", LOST_WRITES,
         f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. See {_PAGE}.",
     ),
     SettingRule(
-        "innodb_lock_wait_timeout",
-        lambda value: float(value) <= _LOCK_WAIT_SECONDS_MAX,
-        "lock_wait_timeout",
+        "innodb_lock_wait_timeout", lambda value: float(value) <= _LOCK_WAIT_SECONDS_MAX, "lock_wait_timeout",
         "an enqueue waits for so many seconds for the lock of another session before it is tried again.",
         f"Set it to 5 to 50 s. See {_PAGE}.",
     ),
-)
+)  # fmt: skip
 
 
 class MySQL(MySQLStatements, MySQLErrors):

@@ -27,16 +27,10 @@ _GONE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03"}
 _NEVER_TAKEN = ("57P01", "57P03", "25006")
 # How the drivers' own words begin; libpq's are behind them.
 _NEVER_SENT = (
-    "connection failed: ",
-    "connection to server at ",
-    "connection timeout expired",
-    "connection is bad",
-    "failed to resolve host",
-    "the connection is closed",
-    "connection already closed",
-    "sending query failed: ",
+    "connection failed: ", "connection to server at ", "connection timeout expired", "connection is bad",
+    "failed to resolve host", "the connection is closed", "connection already closed", "sending query failed: ",
     "flushing failed: ",
-)
+)  # fmt: skip
 #: of psycopg_pool, for Django's option "pool": no connection was free in time, or too many threads wait for one
 _POOL_ERRORS = {"PoolTimeout", "TooManyRequests"}
 #: SQLSTATE, or its beginning; the longest that fits decides. Unlisted: the server refused the statement or its values
@@ -58,11 +52,8 @@ class PostgreSQLErrors(Dialect):
     """By the SQLSTATE; errors that have none are of the driver, or of a login that was refused."""
 
     refusals = (
-        "too many clients",
-        "too many connections",
-        "remaining connection slots",
-        "no more connections allowed",
-    )
+        "too many clients", "too many connections", "remaining connection slots", "no more connections allowed",
+    )  # fmt: skip
 
     def error_kind(self, error: BaseException) -> ErrorKind | None:
         """By SQLSTATE; an operational error without one is a lost connection."""

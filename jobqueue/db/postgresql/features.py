@@ -55,34 +55,24 @@ class _AsIs(json.JSONEncoder):
 _PAGE = "docs/howto/postgresql-settings.md"
 _RULES = (
     SettingRule(
-        "fsync",
-        lambda value: value == "on",
-        "durability",
-        "all data can be lost in a power cut.",
+        "fsync", lambda value: value == "on", "durability", "all data can be lost in a power cut.",
         "Set fsync = on in postgresql.conf, and reload it.",
     ),
     SettingRule(
-        "synchronous_commit",
-        lambda value: value != "off",
-        "durability",
-        LOST_WRITES,
+        "synchronous_commit", lambda value: value != "off", "durability", LOST_WRITES,
         "Set synchronous_commit = on for the server, the account or the database that has it off.",
     ),
     SettingRule(
-        "autovacuum",
-        lambda value: value == "on",
-        "autovacuum_off",
+        "autovacuum", lambda value: value == "on", "autovacuum_off",
         "nothing removes dead rows of jobs, so claims become slower by the hour.",
         f"Set autovacuum = on in postgresql.conf, and reload it. See {_PAGE}.",
     ),
     SettingRule(
-        "idle_in_transaction_session_timeout",
-        lambda value: value != "0",
-        "idle_transactions",
+        "idle_in_transaction_session_timeout", lambda value: value != "0", "idle_transactions",
         "the session of a program that hangs inside a transaction keeps its row locks for ever.",
         f"Set it to a few minutes for accounts of programs. See {_PAGE}.",
     ),
-)
+)  # fmt: skip
 
 
 class PostgreSQL(PostgreSQLStatements, PostgreSQLErrors):

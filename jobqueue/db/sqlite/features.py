@@ -25,20 +25,16 @@ _PAGE = "docs/howto/sqlite.md"
 _BUSY_MILLISECONDS_MIN = 1000
 _RULES = (
     SettingRule(
-        "journal_mode",
-        lambda value: value in ("wal", "memory"),
-        "no_wal",
+        "journal_mode", lambda value: value in ("wal", "memory"), "no_wal",
         "readers and the writer block each other.",
         f'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL". See {_PAGE}.',
     ),
     SettingRule(
-        "busy_timeout",
-        lambda value: int(value) >= _BUSY_MILLISECONDS_MIN,
-        "busy_timeout",
+        "busy_timeout", lambda value: int(value) >= _BUSY_MILLISECONDS_MIN, "busy_timeout",
         "a write fails with 'database is locked' when another one takes longer than so many milliseconds.",
         f'Set OPTIONS["timeout"] = 20 (seconds). See {_PAGE}.',
     ),
-)
+)  # fmt: skip
 
 
 class SQLite(SQLiteStatements, SQLiteErrors):
