@@ -172,12 +172,12 @@ def in_chunks(
         yield chunk
 
 
-def prepare_rows(queryset: QuerySet[Any, Any]) -> Prepared:
-    """The SELECT of a queryset of values. One that locks must be prepared inside a transaction."""
+def prepare_rows(queryset: QuerySet[Any, Any], most: int | None = None) -> Prepared:
+    """The SELECT of a queryset of values, or of its first `most`. One that locks must be prepared in a transaction."""
     compiler = queryset.query.get_compiler(queryset.db)
     sql, params = compiler.as_sql()
     converters = compiler.get_converters([entry[0] for entry in compiler.select])
-    return Prepared(queryset.db, sql, params, converters)
+    return Prepared(queryset.db, sql if most is None else sql + _limit(queryset.db, most), params, converters)
 
 
 def prepare_count(queryset: QuerySet[Any, Any], *columns: str, given: Sequence[Slot] = ()) -> Prepared:
@@ -288,13 +288,10 @@ def lowest_ids(part: QuerySet[Any], most: int) -> tuple[int, list[int]]:
 
 def first_rows(rows: QuerySet[Any], most: int) -> list[tuple[Any, ...]]:
     """The first `most` rows of a queryset of values, in its order."""
-    compiler = rows.query.get_compiler(rows.db)
     try:
-        sql, params = compiler.as_sql()
+        return prepare_rows(rows, most).rows()
     except EmptyResultSet:
         return []
-    converters = compiler.get_converters([entry[0] for entry in compiler.select])
-    return Prepared(rows.db, sql + _limit(rows.db, most), params, converters).rows()
 
 
 def raw_rows(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:

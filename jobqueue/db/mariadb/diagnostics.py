@@ -65,8 +65,6 @@ _NAME = re.compile(r"`((?:[^`]|``)*)`\.`((?:[^`]|``)*)`")
 class MariaDBDiagnostics(MySQLDiagnostics):
     """MariaDB 10.6 and later: its views need PROCESS, and performance_schema is off by default."""
 
-    name = "MariaDB"
-
     def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
         """This session's locks. Raises NotSupported without PROCESS, and without SUPER if the locks' output is off."""
         with connection.cursor() as cursor:

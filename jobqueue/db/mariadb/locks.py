@@ -19,7 +19,6 @@ from jobqueue.db.statements import Parameter
 class MariaDBLocks(MySQLLocks):
     """Where MariaDB differs from MySQL."""
 
-    name = "MariaDB"
     least_lock_wait_seconds = 0.0
     #: that of a lock timeout
     nowait_error = 1205

@@ -171,7 +171,6 @@ CUT = _("The server's text was cut short, so it does not tell who was rolled bac
 class MySQLDiagnostics(Diagnostics):
     """MySQL 8.0.17 and later."""
 
-    name = "MySQL"
     available = True
     held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
 

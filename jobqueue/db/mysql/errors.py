@@ -22,7 +22,6 @@ NOT_YET = {1205, 3572}
 #: MariaDB with innodb_snapshot_isolation: the row is newer than the snapshot
 CHANGED = 1020
 DUPLICATE_KEY = 1062
-# 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster.
 # No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
 # Too many connections: of the server, of the account by a setting, of the account by its own limits.
 _FULL = {1040, 1203, 1226}

@@ -218,10 +218,7 @@ class MySQL(MySQLStatements, MySQLErrors):
             yield
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        """From the server; MariaDB has the older name of the variable."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
-            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+        return _isolation(connection, "")
 
     def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
         """The variable for which the server refuses this account's writes; "" if it does not."""
@@ -329,10 +326,7 @@ class MySQL(MySQLStatements, MySQLErrors):
         return SessionUse(min(most, own) if own else most, used)
 
     def default_isolation(self, connection: BaseDatabaseWrapper) -> str | None:
-        """MariaDB has the older name of the variable."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
-            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+        return _isolation(connection, "GLOBAL ")
 
     def zone_seconds(self, connection: BaseDatabaseWrapper) -> float | None:
         return float(one_value(connection, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())"))
@@ -346,6 +340,13 @@ class MySQL(MySQLStatements, MySQLErrors):
         if found.pop("log_bin", "") != "on":
             found.pop("sync_binlog", None)
         return found
+
+
+def _isolation(connection: BaseDatabaseWrapper, scope: str) -> str:
+    """From the server; MariaDB has the older name of the variable."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW {scope}VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+        return str(cursor.fetchone()[1]).lower().replace("-", " ")
 
 
 def _server_problems(connection: BaseDatabaseWrapper, job_table: str) -> Iterator[Problem]:
@@ -401,7 +402,8 @@ def limit_by_variables(connection: BaseDatabaseWrapper, limits: Mapping[str, flo
 def _limiting(wrapper: Any, variable: str, seconds: float) -> Callable[[bool], None]:
     """_set_autocommit() of this session, with the limit in the same statement."""
     session, plain = wrapper.connection, type(wrapper)._set_autocommit
-    usual = _usual(wrapper, variable)
+    # What it has between transactions.
+    usual: int = once_per_session(wrapper, _USUAL, lambda: int(one_value(wrapper, f"SELECT @@SESSION.{variable}")))
     short = min(usual or math.inf, math.ceil(seconds))
     begin, end = (f"SET autocommit = {on}, SESSION {variable} = {limit}" for on, limit in ((0, short), (1, usual)))
 
@@ -414,12 +416,3 @@ def _limiting(wrapper: Any, variable: str, seconds: float) -> Callable[[bool], N
         plain(wrapper, on)
 
     return set_autocommit
-
-
-def _usual(wrapper: Any, variable: str) -> int:
-    """What the session has between transactions, asked for once in each session."""
-    session, value = vars(wrapper).get(_USUAL, (None, 0))
-    if session is not wrapper.connection:
-        value = int(one_value(wrapper, f"SELECT @@SESSION.{variable}"))
-        setattr(wrapper, _USUAL, (wrapper.connection, value))
-    return int(value)

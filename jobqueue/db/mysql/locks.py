@@ -35,7 +35,6 @@ IDLE_SECONDS = 2.0
 class MySQLLocks(LockDialect):
     """MySQL 8.0.17 and later; MariaDBLocks inherits from it."""
 
-    name = "MySQL"
     #: the shortest lock wait timeout that the server accepts
     least_lock_wait_seconds = 1.0
     #: the error of a statement with NOWAIT
