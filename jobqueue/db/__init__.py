@@ -1,8 +1,9 @@
 """The one place that asks which database this is: dialects, fields, prepared statements, retries.
 
 vendor(using) is the Dialect of a database; `.locks` is its LockDialect, `.diagnostics` its Diagnostics (ADR 0017). Each
-database has a package with the same four modules: features, statements, locks, diagnostics. No table or column of a
-feature is named here. Every room may import this one; it runs in each process and thread.
+database has a package with the same modules: features, errors, statements, locks, diagnostics; another one is such a
+package, its import and its entry in _DIALECTS. No table or column of a feature is named here. Every room may import
+this one; it runs in each process and thread.
 """
 
 from __future__ import annotations
