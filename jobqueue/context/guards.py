@@ -1,8 +1,4 @@
-"""Guards for a block of user code.
-
-It makes no other commit and no write to another database, leaves no transaction open, and swallows no error that rolled
-one back.
-"""
+"""Guards for a block of user code: no other commit, no write elsewhere, nothing left open, no error swallowed."""
 
 from __future__ import annotations
 

@@ -24,17 +24,9 @@ from jobqueue.db.sqlite.features import SQLite
 from jobqueue.failures.codes import BY_CODE, REFUSALS
 
 __all__ = [
-    "Dialect",
-    "Problem",
-    "fault_vendor",
-    "is_lost_connection",
-    "is_refusal",
-    "one_writer",
-    "options_problems",
-    "supported",
-    "vendor",
-    "vendor_of",
-]
+    "Dialect", "Problem", "fault_vendor", "is_lost_connection", "is_refusal", "one_writer", "options_problems",
+    "supported", "vendor", "vendor_of",
+]  # fmt: skip
 
 #: by Django's name of the vendor; MariaDB has that of MySQL
 _DIALECTS = {"mysql": MySQL(), "mariadb": MariaDB(), "postgresql": PostgreSQL(), "sqlite": SQLite()}

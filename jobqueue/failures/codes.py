@@ -192,15 +192,8 @@ def by_kafka(error: BaseException) -> FailureCause | None:
 BY_CODE: list[Decide] = []
 REFUSALS: list[str] = []
 _BY_CLASS = {
-    "IntegrityError": DATA,
-    "DataError": DATA,
-    "ProgrammingError": DATA,
-    "NotSupportedError": DATA,
-    "OperationalError": DEPENDENCY,
-    "InterfaceError": DEPENDENCY,
-    "InternalError": DEPENDENCY,
-    "DatabaseError": DEPENDENCY,
-    "Error": DEPENDENCY,
+    **dict.fromkeys(("IntegrityError", "DataError", "ProgrammingError", "NotSupportedError"), DATA),
+    **dict.fromkeys(("OperationalError", "InterfaceError", "InternalError", "DatabaseError", "Error"), DEPENDENCY),
 }
 
 

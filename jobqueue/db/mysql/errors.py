@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import DatabaseError
 
@@ -83,9 +83,7 @@ class MySQLErrors(Dialect):
         return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED | _READ_ONLY
 
     def error_code(self, error: BaseException) -> str:
-        if isinstance(error, (OperationalError, DatabaseError)):
-            return str(error_number(error))
-        return super().error_code(error)
+        return str(error_number(error)) if isinstance(error, DatabaseError) else super().error_code(error)
 
     def is_missing_table(self, error: BaseException) -> bool:
         return error_number(error) == 1146

@@ -45,7 +45,6 @@ _USUAL = "_jobqueue_usual_limit"
 
 
 _PAGE = "docs/howto/mysql-settings.md"
-_LOCK_WAIT_SECONDS_MAX = 50.0
 _RULES = (
     SettingRule(
         "innodb_flush_log_at_trx_commit", lambda value: value == "1", "durability", LOST_WRITES,
@@ -56,7 +55,7 @@ _RULES = (
         f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. See {_PAGE}.",
     ),
     SettingRule(
-        "innodb_lock_wait_timeout", lambda value: float(value) <= _LOCK_WAIT_SECONDS_MAX, "lock_wait_timeout",
+        "innodb_lock_wait_timeout", lambda value: float(value) <= 50.0, "lock_wait_timeout",
         "an enqueue waits for so many seconds for the lock of another session before it is tried again.",
         f"Set it to 5 to 50 s. See {_PAGE}.",
     ),

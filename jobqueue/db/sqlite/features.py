@@ -22,7 +22,6 @@ BUSY_SECONDS = 4.0
 
 
 _PAGE = "docs/howto/sqlite.md"
-_BUSY_MILLISECONDS_MIN = 1000
 _RULES = (
     SettingRule(
         "journal_mode", lambda value: value in ("wal", "memory"), "no_wal",
@@ -30,7 +29,7 @@ _RULES = (
         f'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL". See {_PAGE}.',
     ),
     SettingRule(
-        "busy_timeout", lambda value: int(value) >= _BUSY_MILLISECONDS_MIN, "busy_timeout",
+        "busy_timeout", lambda value: int(value) >= 1000, "busy_timeout",
         "a write fails with 'database is locked' when another one takes longer than so many milliseconds.",
         f'Set OPTIONS["timeout"] = 20 (seconds). See {_PAGE}.',
     ),

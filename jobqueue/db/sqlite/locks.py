@@ -56,9 +56,9 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
-        with connection.cursor() as cursor, busy_wait(cursor, lock_seconds, at_most=True):
-            with transaction.atomic(using=connection.alias):
-                yield
+        atomic = transaction.atomic(using=connection.alias)
+        with connection.cursor() as cursor, busy_wait(cursor, lock_seconds, at_most=True), atomic:
+            yield
 
     def is_lock_timeout(self, error: BaseException) -> bool:
         """SQLITE_BUSY, but not that a snapshot is too old to write."""
