@@ -13,9 +13,9 @@ from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.querysets import M, check_changes, check_lock_options, check_queryset
 from jobqueue.db.retry import retry_looked_up, retry_transient
-from jobqueue.db.writable import M, check_changes, check_lock_options, check_queryset
+from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, LockNotAcquired
 from jobqueue.failures import storable
 from jobqueue.models import IdempotencyRecord

@@ -10,8 +10,8 @@ from django.db import connections, models
 
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
+from jobqueue.db.querysets import M, bound, check_changes, filters_by_window, gives_other_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.writable import M, bound, check_changes, filters_by_window, gives_other_rows
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
 from jobqueue.validation import check_int, check_seconds
 

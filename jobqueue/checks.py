@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
@@ -24,7 +23,7 @@ from django.db.migrations.executor import MigrationExecutor
 from jobqueue import conf
 from jobqueue.alarms.delivery import alarm_problems
 from jobqueue.conf.known_tasks import all_tasks, having
-from jobqueue.db import Problem, vendor
+from jobqueue.db import Problem, options_problems, supported, vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.sessions import pool_problem
 from jobqueue.db.time_limit import time_limit
@@ -147,26 +146,9 @@ def check_schedules(found: conf.Settings) -> Iterator[Problem]:
 
 
 @_check
-def check_sqlite(found: conf.Settings) -> Iterator[Problem]:
+def check_options(found: conf.Settings) -> Iterator[Problem]:
     """W010 SQLite without IMMEDIATE transactions, W011 SQLite without a write-ahead log."""
-    alias = found.database
-    entry: dict[str, Any] = settings.DATABASES.get(alias, {})
-    if "sqlite" not in entry.get("ENGINE", "") or ":memory:" in str(entry.get("NAME", "")):
-        return
-    options = entry.get("OPTIONS") or {}
-    if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
-        yield Problem(
-            "W010",
-            f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
-            'immediately with "database is locked".',
-            'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds: docs/howto/sqlite.md',
-        )
-    if "wal" not in str(options.get("init_command") or "").lower():
-        yield Problem(
-            "W011",
-            f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
-            'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
-        )
+    yield from options_problems(found.database, settings.DATABASES.get(found.database, {}))
 
 
 def check_database(
@@ -243,7 +225,7 @@ def server_problems(alias: str) -> Iterator[Problem]:
         yield Problem(
             "E010",
             f"{connection.vendor} cannot hold the queue: it is not known that claims are safe on it.",
-            "Use MySQL 8.0.17+, MariaDB 10.6+, PostgreSQL 14+ or SQLite 3.35+.",
+            f"Use {supported()}.",
         )
         return
     server = found.describe(connection)

@@ -8,7 +8,7 @@ import threading
 from asgiref.sync import sync_to_async
 from django.db.models import Sum
 
-from jobqueue.context.single_database import refuse_transaction_elsewhere
+from jobqueue.context.guards import refuse_transaction_elsewhere
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.upsert import upsert

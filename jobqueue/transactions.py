@@ -19,14 +19,14 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 from jobqueue.backoff import Backoff
 from jobqueue.compat import Task
 from jobqueue.conf import is_development
+from jobqueue.context.guards import raise_swallowed_errors
 from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
-from jobqueue.db.dialect import ErrorKind, Fault
+from jobqueue.db.dialect import GONE_KINDS, ErrorKind
+from jobqueue.db.querysets import M, check_lock_options, check_queryset
 from jobqueue.db.retry import Refusal, count_refusal, report_refusal
 from jobqueue.db.sessions import close_if_ended
-from jobqueue.db.user_code import raise_swallowed_errors
-from jobqueue.db.writable import M, check_lock_options, check_queryset
 from jobqueue.exceptions import (
     DatabaseBusy,
     DedupeConflict,
@@ -119,9 +119,8 @@ def _run(work: Callable[[], T], name: str, attempts: int, seconds: float | None,
             return value
         except (Error, StaleSnapshot, DedupeConflict, DatabaseBusy) as error:
             # After the commit an on_commit hook has failed, and the transaction must not be redone.
-            if committed.is_set() or (
-                isinstance(error, Error) and fault_vendor(using).fault(error) is not Fault.TRANSIENT
-            ):
+            passes = not isinstance(error, Error) or fault_vendor(using).error_kind(error) not in (None, *GONE_KINDS)
+            if committed.is_set() or not passes:
                 raise
             kind = _kind(error, using)
             if attempt == attempts:

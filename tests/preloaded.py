@@ -17,8 +17,8 @@ NAMES = f"""
 """
 #: of ours: they define classes and functions only, and take a quarter of the start of a worker
 OURS = """
-    backends cli.arguments cli.process compat conf db db.fields db.prepared db.retry db.statements db.stuck_statements
-    db.writable failures inspect.footprint log_format payload producer.enqueueing signals tasks.registry transactions
+    backends cli.arguments cli.process compat conf db db.fields db.prepared db.retry db.statements db.time_limit
+    db.querysets failures inspect.footprint log_format payload producer.enqueueing signals tasks.registry transactions
     wakeup worker.run.timeouts worker.shared.cleanup worker.shared.scoreboard
 """
 

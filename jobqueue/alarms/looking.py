@@ -256,7 +256,8 @@ def _note_look(now: datetime, using: str) -> None:
     mine = rows.filter(queue="", name=LOOK)
     if not retry_transient("housekeeping", lambda: mine.update(looked_at=now), using=using):
         new = JobAlarm(queue="", name=LOOK, looked_at=now)
-        retry_transient("housekeeping", lambda: rows.bulk_create([new], ignore_conflicts=True), using=using)
+        insert = partial(vendor(using).insert_missing, connections[using], [new])
+        retry_transient("housekeeping", insert, using=using)
 
 
 def _may_begin(reading: Reading) -> bool:
@@ -298,7 +299,7 @@ def _locked(reading: Reading, using: str) -> JobAlarm:
     row = mine.first()
     if row is None:
         # Usually one process looks at a time. Two that look at once insert the same row.
-        alarms.bulk_create([JobAlarm(queue=reading.queue, name=reading.name)], ignore_conflicts=True)
+        vendor(using).insert_missing(connections[using], [JobAlarm(queue=reading.queue, name=reading.name)])
         row = mine.get()
     return row
 

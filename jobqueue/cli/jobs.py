@@ -19,7 +19,7 @@ from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
 from jobqueue.cli.output import Result, Results, Subcommand, instant, listed
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
-from jobqueue.db.parts import ids_that_meet, totals
+from jobqueue.db.prepared import ids_that_meet, totals
 from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.dead_letters.noting import notes_on
 from jobqueue.exceptions import InvalidValue
@@ -297,8 +297,8 @@ def _groups_of_jobs(using: str, given: dict[str, Any]) -> Result:
     if verb == "show":
         group = groups.get(ids[0], using=using)
         data = mask_value(group.data)
-        said = [] if data is None else [f"data: {json.dumps(data, default=str)}"]
-        return Result({"group": _group_facts(group) | {"data": data}}, [_group_line(group), *said])
+        more = [] if data is None else [f"data: {json.dumps(data, default=str)}"]
+        return Result({"group": _group_facts(group) | {"data": data}}, [_group_line(group), *more])
     changed = (groups.seal if verb == "seal" else groups.cancel)(ids[0], using=using)
     audit(verb, {"group": ids[0]}, changed=int(changed), using=using)
     group = groups.get(ids[0], using=using)

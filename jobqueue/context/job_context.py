@@ -21,11 +21,10 @@ from django.db import connections, transaction
 
 from jobqueue.compat import signals
 from jobqueue.conf import load
+from jobqueue.context.guards import raise_swallowed_errors, refuse_commits, refuse_writes_elsewhere
 from jobqueue.context.progress import Reporter, new_progress
-from jobqueue.context.single_database import refuse_commits, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_manual_transaction, in_open_transaction
-from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.failures import storable
 from jobqueue.middleware.chain import CONTEXT

@@ -11,10 +11,6 @@ from jobqueue.conf import load
 from jobqueue.db import fault_vendor
 from jobqueue.exceptions import InvalidType, InvalidValue, NotMigrated, WrongDatabase, WrongSettings
 
-# MySQL and MariaDB, PostgreSQL; SQLite has words only.
-_CODES = {"1146", "42P01"}
-_WORDS = "no such table"
-
 
 def alias_of(using: str | None) -> str:
     """`using`, or JOBQUEUE["DATABASE"] for None.
@@ -87,7 +83,7 @@ class explain_missing_table:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, DatabaseError) or isinstance(error, (NotMigrated, _NotThere)):
             return
-        if fault_vendor(self._using).error_code(error) not in _CODES and _WORDS not in str(error):
+        if not fault_vendor(self._using).is_missing_table(error):
             return
         tables = {model._meta.db_table for model in apps.get_app_config("jobqueue").get_models()}
         table = next((word for word in re.findall(r"\w+", str(error)) if word in tables), None)

@@ -16,8 +16,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from jobqueue.db import vendor_of
 from jobqueue.db.expressions import VendorFunc
 from jobqueue.db.fields import UtcDateTimeField
-from jobqueue.db.parameters import Parameter, Statement
-from jobqueue.db.statements import one_value
+from jobqueue.db.statements import Parameter, Statement, one_value
 
 
 class UtcNow(Func):

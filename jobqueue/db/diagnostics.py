@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,15 +17,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.exceptions import NotSupported
 
 STATEMENT_CHARS = 600
-#: of strings on MySQL and MariaDB
-MYSQL_QUOTES = "'\""
 # An unfinished string, too: servers cut statements.
 _STRING = r"{q}(?:[^{q}\\]|\\.|{q}{q})*(?:{q}|$)"
 _NUMBER = r"\b0x[0-9a-fA-F]+\b|(?<![\w`\"$.])-?\d+(?:\.\d+)?(?![\w`\"])"
-_VALUES = {
-    quotes: re.compile("|".join([*(_STRING.format(q=quote) for quote in quotes), _NUMBER]), re.DOTALL)
-    for quotes in ("'", MYSQL_QUOTES)
-}
 _LISTS = re.compile(r"\(\s*\?(?:\s*,\s*\?)+\s*(?:\)|$)")
 
 
@@ -180,8 +175,13 @@ def without_values(statement: str | None, quotes: str = "'") -> str:
 
     `quotes`: what strings are written in.
     """
-    masked = _VALUES[quotes].sub("?", statement or "")
+    masked = _values(quotes).sub("?", statement or "")
     return " ".join(_LISTS.sub("(?, ...)", masked).split())[:STATEMENT_CHARS]
+
+
+@cache
+def _values(quotes: str) -> re.Pattern[str]:
+    return re.compile("|".join([*(_STRING.format(q=quote) for quote in quotes), _NUMBER]), re.DOTALL)
 
 
 class Diagnostics:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from enum import Enum, StrEnum
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.diagnostics import Diagnostics
 from jobqueue.db.locks import LockDialect
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import Statements, one_value
-
-
-class Fault(Enum):
-    """What an error of the database means for the transaction that received it."""
-
-    TRANSIENT = "transient"  # rolled back by the server: redo the whole transaction
-    GONE = "gone"  # no usable connection: close it, connect again, then redo if that is safe
+from jobqueue.db.statements import Parameter, Statements, one_value
+from jobqueue.exceptions import NotSupported
+from jobqueue.failures import FailureCause
 
 
 class ErrorKind(StrEnum):
@@ -36,8 +30,12 @@ class ErrorKind(StrEnum):
     LOST_CONNECTION = "lost_connection"
 
 
-#: there is no usable connection: Fault.GONE
+#: there is no usable connection: close it, connect again, then redo if that is safe; after others redo the transaction
 GONE_KINDS = (ErrorKind.LOST_CONNECTION, ErrorKind.NO_CONNECTION)
+
+
+#: an error of the driver, and what does to the session what the server does to it then; None: nothing
+Simulated: TypeAlias = tuple[BaseException, Callable[[], object] | None]
 
 
 class Problem(NamedTuple):
@@ -68,12 +66,32 @@ class SessionUse(NamedTuple):
     used: int
 
 
+class SettingRule(NamedTuple):
+    """What a setting of the server should be; `id` is that of the doctor's finding if it is not."""
+
+    name: str
+    is_right: Callable[[str], bool]
+    id: str
+    text: str
+    fix: str
+
+
+#: the text of a rule
+LOST_WRITES = "a job whose enqueue was committed, or the end of one, can be lost in a power cut."
+
+
 class TableIndex(NamedTuple):
     """An index that the server uses. `name` is "" where a constraint has made it, and the server has renamed it."""
 
     table: str
     name: str
     columns: tuple[str, ...]
+
+
+def fail_on_purpose(connection: Any, statement: str) -> None:
+    """Run a statement that fails, without Django noticing."""
+    with suppress(connection.Database.Error):
+        connection.connection.cursor().execute(statement)
 
 
 class Dialect(Statements):
@@ -88,6 +106,15 @@ class Dialect(Statements):
     claim_strategy = "conditional-update"
     claim_form = "an UPDATE whose row count shows whether the job was free"
 
+    #: the page on its settings
+    page = "docs/howto/production.md"
+    #: the driver's options that end a wait for a lost connection; a thread without them waits for ever
+    timeout_options: tuple[str, ...] = ()
+    #: for the values of settings()
+    rules: tuple[SettingRule, ...] = ()
+    #: the setting after whose seconds the server ends a session that idles; "" = it ends none
+    idle_setting = ""
+
     # The other parts of what is asked of a database.
     locks = LockDialect()
     diagnostics = Diagnostics()
@@ -97,8 +124,6 @@ class Dialect(Statements):
     single_writer = False
     #: the driver's option for the most seconds that opening a connection may take; None: there is no server
     opening_option: str | None = None
-    #: most rows of one INSERT
-    insert_rows_max = 1000
     #: an UPDATE can lock rows, write them and return them, so that a claim is one statement
     has_update_returning = False
     #: sessions can send messages to each other (NOTIFY)
@@ -107,8 +132,6 @@ class Dialect(Statements):
     copies_updated_rows = False
     #: an index keeps rows that are equal in its columns in the order of their primary key
     indexes_end_with_key = True
-    #: in_transaction() costs a round trip
-    asks_for_transaction = False
 
     # ---- types and the clock
     column_types: dict[str, str] = {}
@@ -168,28 +191,53 @@ class Dialect(Statements):
 
     # ---- faults
     def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """Which of the errors that pass `error` is; None: none of them."""
+        """Which of the errors that pass `error` is; None: none of them, raise it again."""
         return None
 
-    def fault(self, error: BaseException) -> Fault | None:
-        """What to do about `error`; None: not a transient fault, raise it again."""
-        kind = self.error_kind(error)
-        if kind is None:
-            return None
-        return Fault.GONE if kind in GONE_KINDS else Fault.TRANSIENT
-
     def never_sent(self, error: BaseException) -> bool:
-        """Whether the statement that raised this Fault.GONE surely wrote nothing: it was not sent, or was refused."""
+        """Whether the statement that raised one of GONE_KINDS surely wrote nothing: it was not sent, or was refused."""
         return False
 
     def error_code(self, error: BaseException) -> str:
         """The database's own code of an error, for counters and logs."""
         return type(error).__name__
 
+    def is_missing_table(self, error: BaseException) -> bool:
+        """Whether `error` says that a table does not exist."""
+        return False
+
+    #: words of a driver's error without a code which say that there is no connection, or no lock, left
+    refusals: tuple[str, ...] = ()
+
+    def cause(self, error: BaseException) -> FailureCause | None:
+        """Why an attempt of a job failed, by the code of an error of this database or of its drivers.
+
+        None: it has no such code, or the code does not tell. Errors of jobs may be of other databases than the queue's.
+        """
+        return None
+
+    def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
+        """A DEADLOCK, a LOCK_TIMEOUT or a LOST_CONNECTION, for jobqueue.testing."""
+        raise self._cannot_simulate()
+
+    def later_sql(self, sql: str, seconds: float) -> str:
+        """A statement in which now_sql is so much later, for jobqueue.testing; not the defaults of columns."""
+        raise self._cannot_simulate()
+
+    def _cannot_simulate(self) -> NotSupported:
+        return NotSupported(f"jobqueue.testing cannot simulate {self.name}; use a supported database.")
+
     # ---- the session and the server
     def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
         """Whether the session has a transaction open, or, unless `begun`, would open one. Any error may be raised."""
         return False
+
+    def is_left_open(self, connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
+        """Whether the session has a transaction, or tables locked, that Django does not know of.
+
+        `words`: the first one of each statement that it ran, as "SELECT". Any error may be raised.
+        """
+        return self.in_transaction(connection)
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
         """Undo all that was set, locked or made in the session; False: not possible. After an error, close it."""
@@ -246,9 +294,17 @@ class Dialect(Statements):
             need = ".".join(map(str, self.oldest))
             yield Problem("E011", f"{self.describe(connection)} is older than {need}.", self.upgrade)
 
+    def requirement(self) -> str:
+        """The name and the oldest version: MySQL 8.0.17+."""
+        return f"{self.name} {'.'.join(map(str, self.oldest))}+"
+
     def describe(self, connection: BaseDatabaseWrapper) -> str:
         version = ".".join(str(part) for part in connection.get_database_version())
         return f"{self.name} {version}"
+
+    def options_problems(self, alias: str, options: Mapping[str, Any], file: str) -> Iterator[Problem]:
+        """What is wrong with the OPTIONS and the NAME of an entry of DATABASES, which is not connected to."""
+        return iter(())
 
     # ---- the set-up; NotSupported, with a sentence for people, where the account has no right to ask
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
@@ -262,6 +318,14 @@ class Dialect(Statements):
     def grants(self, connection: BaseDatabaseWrapper, account: str, rights: str, tables: Sequence[str]) -> list[str]:
         """The statements that give `account` these rights on tables; empty where there are no accounts."""
         return []
+
+    def end_session_sql(self, session: int) -> str:
+        """The statement for an operator who ends another session."""
+        return ""
+
+    def analyze_sql(self, table: str) -> str:
+        """The statement that renews the statistics of the planner."""
+        return f"ANALYZE {table}"
 
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """None: the number of sessions has no limit, or a pooler hides it."""

@@ -23,7 +23,7 @@ from django.db.models.sql.compiler import SQLCompiler
 
 from jobqueue.db import vendor_of
 from jobqueue.db.fields import NameField, PayloadField
-from jobqueue.db.parameters import Parameter, Statement, placeholder
+from jobqueue.db.statements import Parameter, Statement, placeholder
 
 
 class Slot(Expression):
@@ -163,47 +163,26 @@ class AnyOfArray(AnyOf):
     template = "{} = ANY (ARRAY{})"
 
 
-class Addend(Func):
-    """An integer in the form whose sum is fastest.
+class Addend(VendorFunc):
+    """An integer in the form whose sum is fastest."""
 
-    MySQL adds up integers as decimals. As floats the sums of a page take two thirds of the time; they are exact below
-    2**53, which are 285 years in microseconds.
-    """
-
-    template = "%(expressions)s"
-    arity = 1
+    template_name = "addend_sql"
 
     def __init__(self, number: Combinable | str) -> None:
         super().__init__(number, output_field=BigIntegerField())
 
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:
-        """MariaDB too."""
-        return self.as_sql(compiler, connection, template="(%(expressions)s + 0e0)", **context)
 
-
-class PartNumber(Func):
+class PartNumber(VendorFunc):
     """The number of parts of this `length` between 1970 and an instant.
 
     Rows are grouped by a number at less cost than by an instant, which MySQL looks up row by row in an index. There are
     fewer groups, too, and Python reads a number faster.
     """
 
-    # A day has 86,400 seconds in UTC.
-    template = "(FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint / %(size)s)"
-    arity = 1
+    template_name = "part_number_sql"
 
     def __init__(self, instant: str, length: timedelta) -> None:
         super().__init__(instant, output_field=BigIntegerField(), size=int(length.total_seconds()))
-
-    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:
-        """TO_SECONDS() counts from the year 0."""
-        template = "((TO_SECONDS(%(expressions)s) - 62167219200) DIV %(size)s)"
-        return self.as_sql(compiler, connection, template=template, **context)
-
-    def as_sqlite(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> Statement:
-        """Without fractions of a second, which it rounds; %%%%s is %s once Django and its driver have read it."""
-        template = "(CAST(STRFTIME('%%%%s', SUBSTR(%(expressions)s, 1, 19)) AS INTEGER) / %(size)s)"
-        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def as_text(column: str) -> ExpressionWrapper[F]:

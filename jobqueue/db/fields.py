@@ -16,7 +16,7 @@ from django.db.models.sql.compiler import SQLCompiler
 from django.utils.dateparse import parse_datetime
 
 from jobqueue.db import vendor_of
-from jobqueue.db.parameters import Parameter, Statement, placeholder
+from jobqueue.db.statements import Parameter, Statement, placeholder
 from jobqueue.exceptions import PayloadError
 from jobqueue.payload import decode
 
@@ -70,7 +70,7 @@ class _Placed:
 
 
 class _TextField(_Placed):
-    """A field of text that is readable in the text of a statement (parameters.py) and compares byte for byte."""
+    """A field of text that is readable in the text of a statement (mysql.statements.Hex) and compares byte for byte."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         parameters = super().db_parameters(connection)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from jobqueue.db.parameters import Parameter
+from jobqueue.db.statements import Parameter
 from jobqueue.exceptions import LockNotAcquired, NotSupported, StaleSnapshot
 
 M = TypeVar("M", bound=models.Model)

@@ -12,12 +12,27 @@ from typing import Any, NamedTuple, TypeVar
 from django.db import Error, connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
+from django.db.models.constants import OnConflict
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.models.sql.datastructures import BaseTable
 
-from jobqueue.db.parameters import Parameter, Statement, placeholder
-
+#: a value as a driver takes it
+Parameter = Any
+#: text with placeholders, and a sequence of their values
+Statement = tuple[str, Any]
 Q = TypeVar("Q", bound=models.QuerySet[Any, Any])
+
+
+class Placed(str):
+    """A parameter that stands for another value; a statement must have it at placeholder(), not at a bare %s."""
+
+    __slots__ = ()
+    sql = "%s"
+
+
+def placeholder(parameter: Parameter) -> str:
+    """The text at which `parameter` stands in a statement."""
+    return parameter.sql if isinstance(parameter, Placed) else "%s"
 
 
 class GroupSeek(NamedTuple):
@@ -31,11 +46,43 @@ class GroupSeek(NamedTuple):
     other_columns: Sequence[str]
 
 
+class LooseScan(NamedTuple):
+    """What loose_scan_sql() reads: the combinations of the columns that lead an index.
+
+    `after`: only values above a first %s. `with_id`: each value with the lowest id of its rows, if the index has the id
+    behind the column. `where`: only of rows that meet these conditions ("status = 0"). With `order`, the columns of the
+    index behind those of `where`: all values, in no order, and without the %s for their number.
+    """
+
+    table: str
+    columns: Sequence[str]
+    index_name: str
+    where: Sequence[str] = ()
+    order: Sequence[str] = ()
+    after: bool = False
+    with_id: bool = False
+
+
+class Upsert(NamedTuple):
+    """Rows for upsert_sql(), whose values are text already. Either `changes` or `overwritten` is given."""
+
+    table: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    keys: Sequence[str]  # columns of a unique index
+    changes: str = ""  # what follows SET; {row} stands before a column for the value that the row has
+    overwritten: Sequence[str] = ()  # columns that get the new values; not quoted
+
+
 class Statements:
     """The part of Dialect that writes SQL."""
 
     #: an integer column that no index may be used for
     unindexed_sql = "(%(expressions)s + 0)"
+    #: an integer in the form whose sum is fastest
+    addend_sql = "%(expressions)s"
+    #: how many parts of %(size)s seconds are between 1970 and an instant, as an integer; in UTC a day has 86,400 s
+    part_number_sql = "NULL"
     #: a value to compare a column with, if the plan must not depend on how many rows the statistics say have it
     unestimated_sql = "%s"
     #: whether a subquery in FROM may use columns of what stands before it, with a plan that seeks for each of its rows
@@ -46,12 +93,17 @@ class Statements:
     compares_rows = False
     #: whether loose_scan_sql() takes several columns, at a lower cost than a seek for each of a few combinations
     scans_combinations = False
+    #: most rows of one INSERT
+    insert_rows_max = 1000
     #: suffix of a read that sees the newest committed row and locks only its index entry
     shared_lock_sql = ""
     #: suffix of a read that keeps others from changing the row until the transaction ends
     for_share_sql = ""
     #: suffix of an INSERT that then returns the id, where the driver does not report it
     returning_id_sql = ""
+
+    #: regular expressions for the beginnings of statements that the server precedes with a commit
+    commits_before: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         #: the beginning of each INSERT by its table and columns: columns with defaults are left out
@@ -80,9 +132,12 @@ class Statements:
         yield
 
     # ---- rows found by key
-    def lock_rows(self, queryset: Q) -> Q:
-        """The same rows, locked; rows that another transaction has locked are left out."""
-        return queryset.select_for_update(skip_locked=True)
+    def lock_rows(self, queryset: Q, limit: int | None = None) -> Q:
+        """The first `limit` rows of a queryset, None = all, locked; those that others have locked are left out.
+
+        Rows that it joins are locked, too; LockDialect.lock_own() leaves them out.
+        """
+        return queryset.select_for_update(skip_locked=True)[:limit]
 
     def update_unlocked(self, queryset: QuerySet[Any], changes: Mapping[str, object]) -> int:
         """Update in one statement those rows that no other transaction has locked, inside transaction(); how many.
@@ -103,24 +158,9 @@ class Statements:
         return queryset.filter(pk__in=keys).delete()[0]
 
     # ---- seeks
-    def loose_scan_sql(
-        self,
-        table: str,
-        columns: Sequence[str],
-        index: str,
-        *,
-        where: Sequence[str] = (),
-        order: Sequence[str] = (),
-        after: bool = False,
-        with_id: bool = False,
-    ) -> str:
-        """The first %s combinations of the columns that lead `index`, in order: one seek each, however many rows.
-
-        `after`: only values above a first %s. `with_id`: each value with the lowest id of its rows, if the index has
-        the id behind the column. `where`: only of rows that meet these conditions ("status = 0"). With `order`, the
-        columns of the index behind those of `where`: all values, in no order, and without the %s for their number.
-        """
-        (column,) = columns
+    def loose_scan_sql(self, scan: LooseScan) -> str:
+        """The first %s combinations of the columns, in order: one seek each, however many rows."""
+        table, (column,), _, where, order, after, with_id = scan
         assert bool(where) == bool(order), "a recursion follows all values of the column"
         least = f"SELECT MIN({column}) FROM {table}"
         found = (
@@ -147,7 +187,7 @@ class Statements:
         NULL is shown unless the row meets `where`. A lookup for each row: PostgreSQL would read the whole table for
         a join with a condition that few rows meet.
         """
-        first = self.loose_scan_sql(table, [column], index, after=True, with_id=True)
+        first = self.loose_scan_sql(LooseScan(table, [column], index, after=True, with_id=True))
         found = f"SELECT e.{shown} FROM {table} e WHERE e.id = heads.id AND {where}"
         columns = f"heads.id, ({found}), heads.{column}"
         return f"WITH heads ({column}, id) AS ({first}) SELECT {columns} FROM heads ORDER BY heads.id"
@@ -204,13 +244,32 @@ class Statements:
         values = [f"({', '.join(map(placeholder, row))})" for row in rows]
         return begin + ", ".join(values), [value for row in rows for value in row]
 
-    def on_conflict_sql(self, table: str, keys: str, changes: str) -> str:
-        """Suffix of an INSERT into `table` that changes the row which has the same `keys` ("a, b") already.
+    def upsert_sql(self, connection: BaseDatabaseWrapper, new: Upsert) -> str:
+        """The INSERT of rows that changes those which exist. A conflict on the primary key locks that row only."""
+        values = ", ".join(f"({', '.join(row)})" for row in new.rows)
+        if new.changes:
+            over = self._on_conflict_sql(new)
+        else:
+            over = connection.ops.on_conflict_suffix_sql([], OnConflict.UPDATE, new.overwritten, new.keys)
+        return f"INSERT INTO {new.table} ({', '.join(new.columns)}) VALUES {values} {over}"
 
-        `changes` is what follows SET; in it {row} stands before a column for the value that the row has. A conflict on
-        the primary key locks that row only.
+    def _on_conflict_sql(self, new: Upsert) -> str:
+        return f"ON CONFLICT ({', '.join(new.keys)}) DO UPDATE SET {new.changes.format(row=f'{new.table}.')}"
+
+    def write_over(self, connection: BaseDatabaseWrapper, rows: list[models.Model], changing: Sequence[str]) -> None:
+        """Insert rows of one model; of those whose `id` exists, write the columns `changing`."""
+        # By primary key: such a conflict locks the record and no gap.
+        unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
+        table = type(rows[0])._base_manager.using(connection.alias)
+        table.bulk_create(rows, update_conflicts=True, update_fields=list(changing), unique_fields=unique)
+
+    def insert_missing(self, connection: BaseDatabaseWrapper, rows: Sequence[models.Model]) -> None:
+        """Insert those of `rows`, at least one and all of one model, whose unique keys no row has; change no other row.
+
+        Waits for a transaction that inserts the same key, and knows neither the ids nor how many it has inserted.
         """
-        return f"ON CONFLICT ({keys}) DO UPDATE SET {changes.format(row=f'{table}.')}"
+        table = type(rows[0])._base_manager.using(connection.alias)
+        table.bulk_create(rows, batch_size=self.insert_rows_max, ignore_conflicts=True)
 
 
 class _FromEntry(BaseTable):

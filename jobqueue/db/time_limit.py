@@ -1,17 +1,26 @@
-"""Limits of time, so that a page or a command ends instead of hanging: on a large table, or one that is locked."""
+"""Limits of time: for reads, for waits for locks, and for statements that the server does not answer.
+
+A page or a command ends instead of hanging on a large table, or one that is locked. A thread that gets no answer cannot
+notice, so another thread ends its session.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import socket
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from jobqueue.db import vendor, vendor_of
+from jobqueue.db import fault_vendor, vendor, vendor_of
 from jobqueue.db.retry import LOCK_TRIES
 from jobqueue.exceptions import StatementTimeout
 
@@ -101,3 +110,156 @@ def lock_limit(seconds: float = LOCK_SECONDS, *, using: str) -> Iterator[None]:
         finally:
             connection_created.disconnect(limit)
             setattr(own, LOCK_TRIES, before)
+
+
+#: how long a thread of a worker waits for an answer
+SECONDS_MIN, SECONDS_MAX = 5.0, 600.0
+logger = logging.getLogger("jobqueue.db")
+
+
+class StatementTimer:
+    """A block in which another thread may cut() the connection that this thread uses; its statement then fails.
+
+    The driver sees a lost connection, as if the server had stopped.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        #: when the last statement was sent (monotonic)
+        self.since = 0.0
+        self.over = self.was_cut = False
+        self._session: Any = None
+        self._fileno = -1
+
+    def __enter__(self) -> None:
+        self.since = time.monotonic()
+        self._note_session()
+        self.connection.execute_wrappers.append(self._execute)
+
+    def __exit__(self, *_: object) -> None:
+        self.over = True
+        self.connection.execute_wrappers.pop()
+
+    def cut(self) -> bool:
+        """End the session, so that the server rolls back; returns whether that was done. Called by another thread.
+
+        The socket is shut down; the driver's object is not touched, because it may be in use.
+        """
+        since, session = self.since, self._session
+        try:
+            # A copy: meanwhile its thread may close the number, and the system may give it to another file.
+            line = socket.socket(fileno=os.dup(self._fileno))
+        except OSError:
+            return False  # no connection, or none by a socket
+        with line:
+            if self.over or self.since != since or self.connection.connection is not session:
+                return False
+            self.since, self.was_cut = time.monotonic(), True
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def end_session(self) -> None:
+        """cut(), and also end a session without a socket: the thread will not use it again."""
+        if self.cut() or self.over or self._session is None:
+            return
+        if not hasattr(self._session, "fileno"):
+            # SQLite: no server, and its own lock makes this safe.
+            with suppress(Exception):
+                self._session.close()
+
+    def _execute(self, execute: Callable[..., object], *statement: object) -> object:
+        if self.connection.connection is not self._session:
+            self._note_session()
+        self.since = time.monotonic()
+        return execute(*statement)
+
+    def _note_session(self) -> None:
+        # In the thread that uses it: while mysqlclient waits for an answer, it raises in every other one.
+        session, number = self.connection.connection, -1
+        with suppress(Exception):  # of a driver that has noticed the end of its session
+            number = session.fileno()
+        self._fileno, self._session = number, session
+
+
+class StuckStatements:
+    """The statements that threads of this process wait for; cut() ends those that take longer than `seconds`.
+
+    Their work is then done again on another connection, as after any lost answer. Each cut of a thread doubles the
+    time until its next one, up to ten minutes, until it gets an answer: otherwise the sessions that were cut would
+    accumulate in the server behind a lock of the whole table.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name, self._seconds = name, max(SECONDS_MIN, seconds)
+        self.timers: set[_WatchedStatements] = set()
+        #: thread name -> seconds, for threads that have had no answer since a cut
+        self._limits: dict[str, float] = {}
+        self._looked_at = time.monotonic()
+
+    def watched(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+        """A block in which each statement of this thread on `connection` is timed; it must not be long without one.
+
+        From now on this process also gives up opening a connection to this database after that time, unless its OPTIONS
+        say how long that may take: there is no session yet that another thread could end.
+        """
+        if option := fault_vendor(connection.alias).opening_option:
+            connection.settings_dict["OPTIONS"].setdefault(option, math.ceil(self._seconds))
+        return _WatchedStatements(connection, self)
+
+    def end(self, timer: _WatchedStatements) -> None:
+        """Stop timing the statements of a thread, which calls this."""
+        self.timers.discard(timer)
+        if self._limits and not timer.was_cut:
+            self._limits.pop(timer.thread, None)
+
+    def cut(self) -> None:
+        """Cut the connections on which a statement takes too long. Called by another thread, at least every second."""
+        now = time.monotonic()
+        gap, self._looked_at = now - self._looked_at, now
+        for timer in list(self.timers):
+            if gap > SECONDS_MIN / 2:
+                # This process was suspended, or a job kept the interpreter: the answer may be there, but not read.
+                timer.since = min(now, timer.since + gap)
+            limit = self._limits.get(timer.thread, self._seconds)
+            seconds = now - timer.since
+            if seconds > limit and timer.cut():
+                self._limits[timer.thread] = min(SECONDS_MAX, 2 * limit)
+                logger.error(
+                    "%s: the database has not answered for %.0f s (thread %s); cutting that connection, to try on "
+                    "another one", self._name, seconds, timer.thread,
+                )  # fmt: skip
+
+
+class _WatchedStatements(StatementTimer):
+    """A StatementTimer among the StuckStatements of its process."""
+
+    def __init__(self, connection: BaseDatabaseWrapper, stuck: StuckStatements) -> None:
+        super().__init__(connection)
+        self._stuck, self.thread = stuck, threading.current_thread().name
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._stuck.timers.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._stuck.end(self)
+
+
+_stuck: StuckStatements | None = None
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
+
+
+def watch_with(stuck: StuckStatements) -> None:
+    """Time the statements of this process in watched() blocks from now on; the caller calls stuck.cut()."""
+    global _stuck
+    _stuck = stuck
+
+
+def watched(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+    """A block in which a statement on `connection` fails if it is not answered for too long.
+
+    It fails only in a process with a watchdog (watch_with()).
+    """
+    return _UNWATCHED if _stuck is None else _stuck.watched(connection)

@@ -10,11 +10,10 @@ from typing import Any
 
 from django.db import connections, transaction
 from django.db.models import Model
-from django.db.models.constants import OnConflict
 
 from jobqueue.db import vendor
-from jobqueue.db.parameters import Parameter, placeholder
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.statements import Parameter, Upsert, placeholder
 
 
 def upsert(
@@ -48,15 +47,11 @@ def upsert(
         return placeholder(params[-1])
 
     rows = [[*map(text, written, row), *stamps] for row in new]
-    values = ", ".join(f"({', '.join(row)})" for row in rows)
     table, *columns = map(connection.ops.quote_name, (model._meta.db_table, *names, *stamped))
-    if added:
-        ((*_, number),) = rows
-        over = server.on_conflict_sql(table, ", ".join(keys), f"{added} = {{row}}{added} + {number}")
-    else:
-        over = connection.ops.on_conflict_suffix_sql(written, OnConflict.UPDATE, [*changed, *stamped], keys)
+    adds = f"{added} = {{row}}{added} + {rows[0][-1]}" if added else ""
+    sql = server.upsert_sql(connection, Upsert(table, columns, rows, keys, adds, [*changed, *stamped]))
     with transaction.mark_for_rollback_on_error(using=using), connection.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES {values} {over}", params)
+        cursor.execute(sql, params)
 
 
 def hold_key(model: type[Model], key: bytes, using: str) -> None:
@@ -75,8 +70,8 @@ def _hold_sql(model: type[Model], value: str, using: str) -> str:
     quote = connections[using].ops.quote_name
     key, other = (quote(str(field.column)) for field in model._meta.concrete_fields)
     table = quote(model._meta.db_table)
-    kept = vendor(using).on_conflict_sql(table, key, f"{other} = {{row}}{other}")
-    return f"INSERT INTO {table} ({key}) VALUES ({value}) {kept}"
+    new = Upsert(table, [key], [[value]], [key], f"{other} = {{row}}{other}")
+    return vendor(using).upsert_sql(connections[using], new)
 
 
 def digest(source: bytes, *parts: str) -> bytes:
@@ -92,15 +87,11 @@ def write_rows(rows: Sequence[Model], changing: Sequence[str], *, using: str) ->
     """
     if not rows:
         return
-    connection = connections[using]
-    # By primary key: such a conflict locks the record and no gap.
-    unique = ["id"] if connection.features.supports_update_conflicts_with_target else None
+    connection, server = connections[using], vendor(using)
 
     def write() -> None:
-        with vendor(using).transaction(connection):
-            for model, of_model in groupby(rows, lambda row: type(row)):
-                model._base_manager.using(using).bulk_create(
-                    list(of_model), update_conflicts=True, update_fields=list(changing), unique_fields=unique
-                )
+        with server.transaction(connection):
+            for _, of_model in groupby(rows, type):
+                server.write_over(connection, list(of_model), changing)
 
     retry_transient("housekeeping", write, using=using)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.conf import settings
 from django.core.checks import run_checks
@@ -17,7 +17,7 @@ from django.db import Error, connections
 
 from jobqueue.checks import messages, server_problems
 from jobqueue.conf import load
-from jobqueue.db import vendor
+from jobqueue.db import fault_vendor, vendor
 from jobqueue.db.clock import SKEW_SECONDS, Selected, UtcNow, compare_clocks
 from jobqueue.doctor.finding import SHOWN, Finding, Level, Need, check, report, report_system_checks
 from jobqueue.explain import database, row_locks
@@ -36,8 +36,6 @@ LEASE_SECONDS_MIN = 10.0
 ANSWER_SECONDS = 2.0
 #: how long a library may take in all: its first use imports it, and not all keep to the limit
 GIVE_UP_SECONDS = 4.0
-#: the driver options that end a wait for a lost connection; a thread without them waits for ever
-_TIMEOUTS = {"mysql": ("read_timeout", "write_timeout"), "postgresql": ("tcp_user_timeout", "keepalives_idle")}
 _NO_SERVER = (None, "auto", "off")
 _WITHOUT = {"WAKEUP": "Without wake-ups, workers find new jobs only by polling.", "REDIS_URL": "redis_lock() fails."}
 
@@ -67,13 +65,13 @@ def driver_timeouts(using: str) -> Iterator[Finding]:
     """The options that the pages on the servers show."""
     entry: dict[str, Any] = settings.DATABASES.get(using, {})
     given = {**(entry.get("OPTIONS") or {})}
-    wanted = _TIMEOUTS.get(str(connections[using].vendor), ())
-    if missing := [name for name in wanted if not given.get(name)]:
+    found = fault_vendor(using)
+    if missing := [name for name in found.timeout_options if not given.get(name)]:
         yield report(
             "driver_timeouts",
             f"OPTIONS of DATABASES[{using!r}] lacks {', '.join(missing)}: a connection whose packets are lost blocks "
             "its thread until the operating system gives up, which can take hours.",
-            "Set them as docs/howto/mysql-settings.md and docs/howto/postgresql-settings.md show.",
+            f"Set them as {found.page} shows.",
             {"missing": list(missing)},
         )
 
@@ -159,8 +157,6 @@ def _problems(asked: Sequence[_Asked]) -> Iterator[tuple[str, str]]:
             yield one.about, one.problem
 
 
-LOCK_WAIT_SECONDS_MAX = 50.0
-BUSY_MILLISECONDS_MIN = 1000
 #: jobs that are looked at for due times in the zone of a session
 NEWEST_MAX = 500
 MOUNTS = Path("/proc/self/mounts")
@@ -193,85 +189,6 @@ def server_checks(using: str) -> Iterator[Finding]:
     return report_system_checks(messages(server_problems(using)))
 
 
-class Rule(NamedTuple):
-    """A rule for a setting, applied where the server has a setting of this name."""
-
-    name: str
-    is_right: Callable[[str], bool]
-    id: str
-    text: str
-    fix: str
-
-
-_MYSQL_PAGE = "See docs/howto/mysql-settings.md."
-_LOST = "a job whose enqueue was committed, or the end of one, can be lost in a power cut."
-RULES = [
-    Rule(
-        "innodb_flush_log_at_trx_commit",
-        lambda value: value == "1",
-        "durability",
-        _LOST,
-        f"Run SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration. {_MYSQL_PAGE}",
-    ),
-    Rule(
-        "sync_binlog",
-        lambda value: value == "1",
-        "durability",
-        _LOST,
-        f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. {_MYSQL_PAGE}",
-    ),
-    Rule(
-        "fsync",
-        lambda value: value == "on",
-        "durability",
-        "all data can be lost in a power cut.",
-        "Set fsync = on in postgresql.conf, and reload it.",
-    ),
-    Rule(
-        "synchronous_commit",
-        lambda value: value != "off",
-        "durability",
-        _LOST,
-        "Set synchronous_commit = on for the server, the account or the database that has it off.",
-    ),
-    Rule(
-        "innodb_lock_wait_timeout",
-        lambda value: float(value) <= LOCK_WAIT_SECONDS_MAX,
-        "lock_wait_timeout",
-        "an enqueue waits for so many seconds for the lock of another session before it is tried again.",
-        f"Set it to 5 to 50 s. {_MYSQL_PAGE}",
-    ),
-    Rule(
-        "autovacuum",
-        lambda value: value == "on",
-        "autovacuum_off",
-        "nothing removes dead rows of jobs, so claims become slower by the hour.",
-        "Set autovacuum = on in postgresql.conf, and reload it. See docs/howto/postgresql-settings.md.",
-    ),
-    Rule(
-        "idle_in_transaction_session_timeout",
-        lambda value: value != "0",
-        "idle_transactions",
-        "the session of a program that hangs inside a transaction keeps its row locks for ever.",
-        "Set it to a few minutes for accounts of programs. See docs/howto/postgresql-settings.md.",
-    ),
-    Rule(
-        "journal_mode",
-        lambda value: value in ("wal", "memory"),
-        "no_wal",
-        "readers and the writer block each other.",
-        'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL". See docs/howto/sqlite.md.',
-    ),
-    Rule(
-        "busy_timeout",
-        lambda value: int(value) >= BUSY_MILLISECONDS_MIN,
-        "busy_timeout",
-        "a write fails with 'database is locked' when another one takes longer than so many milliseconds.",
-        'Set OPTIONS["timeout"] = 20 (seconds). See docs/howto/sqlite.md.',
-    ),
-]
-
-
 @check(
     "server_values",
     "the settings of the server are fit for a queue",
@@ -285,30 +202,29 @@ RULES = [
     busy_timeout=Level.WARNING,
 )
 def server_values(using: str) -> Iterator[Finding]:
-    """Check the server's settings by RULES, and wait_timeout against CONN_MAX_AGE."""
-    values = vendor(using).settings(connections[using])
-    for rule in RULES:
+    """Check the server's settings by the rules of its dialect, and the limit of idle sessions against CONN_MAX_AGE."""
+    found = vendor(using)
+    values = found.settings(connections[using])
+    for rule in found.rules:
         value = values.get(rule.name)
-        # Without a binary log the server writes nothing to synchronise.
-        unused = rule.name == "sync_binlog" and values.get("log_bin") != "on"
-        if value is not None and not unused and not rule.is_right(value):
+        if value is not None and not rule.is_right(value):
             text = f"{rule.name} is {value}: {rule.text}"
             yield report(rule.id, text, rule.fix, {"name": rule.name, "value": value})
-    yield from _idle_limit(using, values)
+    yield from _idle_limit(using, found.idle_setting, values)
 
 
-def _idle_limit(using: str, values: Mapping[str, str]) -> Iterator[Finding]:
+def _idle_limit(using: str, name: str, values: Mapping[str, str]) -> Iterator[Finding]:
     """The server must not close connections that Django keeps."""
-    limit, age = values.get("wait_timeout"), connections[using].settings_dict["CONN_MAX_AGE"]
+    limit, age = values.get(name), connections[using].settings_dict["CONN_MAX_AGE"]
     if limit is None or age == 0 or (age is not None and age < float(limit)):
         return
     kept = "without a limit" if age is None else f"for {age} s"
     yield report(
         "idle_limit",
-        f"The server closes a connection that is idle for {limit} s (wait_timeout), and Django keeps it {kept} "
+        f"The server closes a connection that is idle for {limit} s ({name}), and Django keeps it {kept} "
         "(CONN_MAX_AGE): a request or job that finds it closed may fail.",
-        f"Set CONN_MAX_AGE below {limit}, or raise wait_timeout; set CONN_HEALTH_CHECKS = True.",
-        {"wait_timeout": limit, "conn_max_age": age},
+        f"Set CONN_MAX_AGE below {limit}, or raise {name}; set CONN_HEALTH_CHECKS = True.",
+        {name: limit, "conn_max_age": age},
     )
 
 

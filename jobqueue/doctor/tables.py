@@ -151,11 +151,11 @@ def claim_plan(using: str) -> Iterator[Finding]:
         plans = {queue: plan_of(queue, using) for queue in queues or [ANY_QUEUE]}
     except Error as error:
         # On MySQL and MariaDB the statements name their index, and are refused without it.
-        yield _wrong_plan("", f"Claims are refused: {error}", str(error))
+        yield _wrong_plan("", f"Claims are refused: {error}", str(error), using)
         return
     for queue, plan in plans.items():
         if queues and plan is not None and (wrong := _wrong(plan)):
-            yield _wrong_plan(queue, f"The claim of queue {queue} {wrong}", plan.text)
+            yield _wrong_plan(queue, f"The claim of queue {queue} {wrong}", plan.text, using)
             return
 
 
@@ -179,14 +179,13 @@ def _wrong(plan: Plan) -> str:
     return f"would sort its rows instead of reading {candidates.INDEX} in its order"
 
 
-def _wrong_plan(queue: str, text: str, plan: str) -> Finding:
+def _wrong_plan(queue: str, text: str, plan: str, using: str) -> Finding:
     return report(
         "claim_plan",
         f"{text}. Each claim must read the jobs that it takes, in the order of {candidates.INDEX}, and no others: on "
         "MySQL and MariaDB it locks what it reads.",
         "Make missing indexes again (`manage.py sqlmigrate jobqueue 0001` prints them), then renew the statistics of "
-        "the planner: run ANALYZE TABLE job_queue on MySQL and MariaDB, ANALYZE job_queue on PostgreSQL, ANALYZE on "
-        "SQLite.",
+        f"the planner: run {vendor(using).analyze_sql(Job._meta.db_table)}.",
         {"queue": queue, "plan": list(plan.splitlines())},
     )
 
@@ -203,8 +202,7 @@ def old_transactions(using: str) -> Iterator[Finding]:
         "old_transaction",
         f"Session {oldest.session} has had a transaction open for {oldest.seconds:.0f} s and {does}. It keeps its row "
         "locks, and claims become slower for as long as it is open.",
-        f"End it (KILL {oldest.session} on MySQL and MariaDB, SELECT pg_terminate_backend({oldest.session}) on "
-        "PostgreSQL); see docs/runbook/deadlocks.md#an-old-transaction.",
+        f"End it ({vendor(using).end_session_sql(oldest.session)}); see docs/runbook/deadlocks.md#an-old-transaction.",
         {"sessions": [{"session": one.session, "seconds": one.seconds, "idles": one.idles} for one in found]},
     )
 

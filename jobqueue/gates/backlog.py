@@ -17,6 +17,7 @@ from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.statements import LooseScan
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
@@ -82,7 +83,7 @@ def _of_all(
     where = [] if within is None else [f"{quote('queue')} BETWEEN %s AND %s"]
     if not vendor(using).scans_combinations:
         return None
-    sql = vendor(using).loose_scan_sql(quote(Job._meta.db_table), columns, INDEX, where=where)
+    sql = vendor(using).loose_scan_sql(LooseScan(quote(Job._meta.db_table), columns, INDEX, where=where))
     most = LEVELS_OF_A_PLACE * len(places)
     with connections[using].cursor() as cursor:
         cursor.execute(sql, [*(within or ()), most])

@@ -268,7 +268,7 @@ def _make(dependency: str, using: str, *, waits: bool) -> None:
     locks = vendor(using).locks
     try:
         with nullcontext() if waits else locks.brief_transaction(connections[using], _MAKING_SECONDS):
-            BreakerState.objects.using(using).bulk_create([BreakerState(dependency=dependency)], ignore_conflicts=True)
+            vendor(using).insert_missing(connections[using], [BreakerState(dependency=dependency)])
     except OperationalError as error:
         if waits or not locks.is_lock_timeout(error):
             raise

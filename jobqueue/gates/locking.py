@@ -45,7 +45,7 @@ def lock_gates(reasons: Mapping[int, str], using: str, *, make: bool = True) -> 
         found |= _read(rows)
         if make and (new := _unmade(sorted(reasons.keys() - found.keys()), using)):
             made = [Gate(subject=subject, wait_reason=reasons[subject]) for subject in new]
-            Gate.objects.using(using).bulk_create(made, ignore_conflicts=True)
+            vendor(using).insert_missing(connections[using], made)
             found |= _read(rows)
         if len(found) == len(reasons):
             break
@@ -57,8 +57,7 @@ def make_gate(subject: int, wait_reason: str, using: str) -> None:
 
     def make() -> None:
         if _unmade([subject], using):
-            rows = [Gate(subject=subject, wait_reason=wait_reason)]
-            Gate.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+            vendor(using).insert_missing(connections[using], [Gate(subject=subject, wait_reason=wait_reason)])
 
     retry_transient("claim", make, using=using)
 

@@ -253,7 +253,6 @@ def _insert(fresh: list[Slot], using: str) -> set[int]:
     fresh = [slot for slot in fresh if (slot.subject, slot.number) not in busy]
     if not fresh:
         return set()
-    rows = GateSlot.objects.using(using)
-    rows.bulk_create((GateSlot(**slot._asdict()) for slot in fresh), ignore_conflicts=True)
+    vendor(using).insert_missing(connections[using], [GateSlot(**slot._asdict()) for slot in fresh])
     mine = set(fresh)
     return {slot.job_id for slot in _read({slot.subject for slot in fresh}, using) if slot in mine}

@@ -27,6 +27,7 @@ from jobqueue.db.clock import Stored, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOf, ByKey, Keys, Slot
 from jobqueue.db.prepared import Prepared, prepare_change, prepare_delete, prepare_insert, prepare_rows
 from jobqueue.db.retry import retry_transient
+from jobqueue.db.statements import LooseScan
 from jobqueue.db.upsert import upsert
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates import declared
@@ -98,8 +99,9 @@ def subjects_waiting(after: int, most: int, using: str) -> list[int]:
     """The next `most` subjects above `after` for which jobs wait, in order: one index seek for each."""
     connection = connections[using]
     table, column = map(connection.ops.quote_name, (GateWait._meta.db_table, "subject"))
+    scan = LooseScan(table, [column], "ix_gate_wait", after=True)
     with connection.cursor() as cursor:
-        cursor.execute(vendor(using).loose_scan_sql(table, [column], "ix_gate_wait", after=True), [after, most])
+        cursor.execute(vendor(using).loose_scan_sql(scan), [after, most])
         return [int(subject) for (subject,) in cursor.fetchall()]
 
 

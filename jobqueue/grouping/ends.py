@@ -76,7 +76,7 @@ def _free(using: str) -> Prepared:
     """Another member that is outstanding, if nobody has locked one; this transaction locks it."""
     rows = outstanding(Slot("group_id", BigIntegerField()), using)
     with transaction.atomic(using=using):
-        return prepare_rows(vendor(using).lock_rows(rows).values_list("pk")[:1])
+        return prepare_rows(vendor(using).lock_rows(rows.values_list("pk"), 1))
 
 
 def end_if_last(group_id: int, using: str) -> bool:

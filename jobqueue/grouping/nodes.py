@@ -157,7 +157,7 @@ def _lock_free(nodes: Collection[int], using: str) -> list[Job]:
     free = [job_id for job_id, parent in rows.values_list("pk", "parent") if parent is None]
     found = _lock(free, using)
     for node in sorted({*nodes} - {*free}):
-        if not vendor(using).lock_rows(outstanding_parents(node, using))[:1]:
+        if not vendor(using).lock_rows(outstanding_parents(node, using), 1):
             found += _lock([node], using)
     return [job for job in found if job.status == Job.Status.READY and job.gate == PARENTS_GATE]
 

@@ -15,13 +15,12 @@ from django.db import connections, transaction
 
 from jobqueue.compat import Task
 from jobqueue.conf import load
-from jobqueue.context.single_database import refuse_transaction_elsewhere, refuse_writes_elsewhere
+from jobqueue.context.guards import raise_swallowed_errors, refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import InProgress, InvalidType, InvalidValue, KeyReused, NotSupported
 from jobqueue.idempotency import records
 from jobqueue.idempotency.records import Key, StoredKey, stored

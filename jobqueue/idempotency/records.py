@@ -15,7 +15,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.db.locks import UniqueInsert
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DatabaseBusy, InProgress, InvalidValue
 from jobqueue.failures import storable
 from jobqueue.locks.deadline import Deadline

@@ -128,9 +128,10 @@ def lock_footprint(using: str | None = None) -> Iterator[Footprint]:
             f"lock_footprint() was called outside transaction.atomic() on {alias!r}: locks would end with each "
             "statement. Nothing was run; put it inside the block."
         )
-    diagnostics = vendor(alias).diagnostics
+    dialect = vendor(alias)
+    diagnostics = dialect.diagnostics
     before = diagnostics.held(connection)
-    footprint = Footprint(diagnostics.name, diagnostics.held_unseen)
+    footprint = Footprint(dialect.name, diagnostics.held_unseen)
     yield footprint
     footprint._fill(before, diagnostics.held(connection))
 

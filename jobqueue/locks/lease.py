@@ -23,9 +23,9 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import TokenField
-from jobqueue.db.parameters import placeholder
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_reporting, retry_transient
+from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import InsideTransaction, LockLost, LockNotAcquired
 from jobqueue.failures import storable
 from jobqueue.locks.entries import Entry
@@ -270,8 +270,8 @@ def _sweep(limit: int, using: str) -> int:
     with found.transaction(connections[using]):
         # Lock the floor first, in the same order as make_row().
         add_to_floor(LEASE_FLOOR, 0, using)
-        rows = found.lock_rows(found.force_index(ended(using), "ix_lock_expiry")).values_list("pk", "fence")[:limit]
-        fences = dict(rows)
+        rows = found.force_index(ended(using), "ix_lock_expiry").values_list("pk", "fence")
+        fences = dict(found.lock_rows(rows, limit))
         if not fences:
             return 0
         highest = max(fences.values())

@@ -13,7 +13,7 @@ from django.db import Error, connections
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction, once_per_session
-from jobqueue.db.dialect import Fault
+from jobqueue.db.dialect import GONE_KINDS
 from jobqueue.db.sessions import close_if_ended
 from jobqueue.exceptions import InsideTransaction, LockAlreadyHeld, LockLost, LockNotAcquired, LockNotHeld, NotSupported
 from jobqueue.locks.entries import Entry
@@ -94,13 +94,13 @@ class NamedLock(Lock):
         Raises LockNotAcquired if the server only ended the wait.
         """
         found, connection = vendor(self.using), connections[self.using]
-        fault = found.fault(error)
-        if fault is Fault.GONE:
+        kind = found.error_kind(error)
+        if kind in GONE_KINDS:
             return
         # The statement before the one that failed may have been granted it.
         found.locks.release_named_lock(connection, self.server_name)
         entry.asking = False
-        if fault is Fault.TRANSIENT or found.locks.refuses_named_lock(error):
+        if kind is not None or found.locks.refuses_named_lock(error):
             raise LockNotAcquired(
                 f"{self.kind} {self.name!r} was not got: the database ended the wait ({error}). Nothing was locked, "
                 "and other locks of this connection are still held. Try again later; take several locks in one order."

@@ -26,7 +26,7 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.diagnostics import Deadlock
 from jobqueue.db.retry import Refusal
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import WrongSettings
 from jobqueue.models import LockFinding, LockStat

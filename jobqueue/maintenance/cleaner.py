@@ -79,7 +79,7 @@ class Cleaner:
             return 0
         server = vendor(rows.db)
         with server.transaction(connections[rows.db]):
-            keys = list(server.lock_rows(server.force_index(rows, self.index)).values_list("pk", flat=True)[:limit])
+            keys = list(server.lock_rows(server.force_index(rows, self.index).values_list("pk", flat=True), limit))
             return self.model._default_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
 
 

@@ -86,7 +86,7 @@ def _make(queue: str, using: str) -> bool:
     locks = vendor(using).locks
     try:
         with locks.brief_transaction(connections[using], _MAKING_SECONDS):
-            FlowRule.objects.using(using).bulk_create([FlowRule(queue=queue)], ignore_conflicts=True)
+            vendor(using).insert_missing(connections[using], [FlowRule(queue=queue)])
     except OperationalError as error:
         if not locks.is_lock_timeout(error):
             raise

@@ -100,7 +100,7 @@ def _merge(rule: Rule, begins_at: datetime, now: datetime, using: str) -> Counte
     end = begins_at + timedelta(seconds=rule.seconds)
     with vendor(using).transaction(connections[using]):
         rows = stats.filter(span=rule.source, begins_at__gte=begins_at, begins_at__lt=end)
-        found = list(vendor(using).lock_rows(rows.order_by("queue", "task", "id"))[:BATCH])
+        found = list(vendor(using).lock_rows(rows.order_by("queue", "task", "id"), BATCH))
         if not found:
             return Counter()
         stats.filter(pk__in=[row.pk for row in found]).delete()

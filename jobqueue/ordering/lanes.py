@@ -19,7 +19,7 @@ from django.db.models import Count, Min, Q
 
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.statements import GroupSeek
+from jobqueue.db.statements import GroupSeek, LooseScan
 from jobqueue.db.upsert import hold_key
 from jobqueue.models import HeldKey, Job, LaneEntry
 from jobqueue.models.rows import in_state
@@ -85,8 +85,9 @@ def move(job_id: int, queue: str, ordering_key: bytes | None, reason: str | None
 def active(after: int, *, using: str, limit: int) -> list[int]:
     """Up to `limit` lanes above `after` that have entries, in order: one index seek each, however many jobs wait."""
     table = connections[using].ops.quote_name(LaneEntry._meta.db_table)
+    scan = LooseScan(table, ["lane"], "ix_lane_entry", after=True)
     with connections[using].cursor() as cursor:
-        cursor.execute(vendor(using).loose_scan_sql(table, ["lane"], "ix_lane_entry", after=True), [after, limit])
+        cursor.execute(vendor(using).loose_scan_sql(scan), [after, limit])
         return [row[0] for row in cursor.fetchall()]
 
 

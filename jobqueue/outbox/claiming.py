@@ -20,7 +20,7 @@ from django.db import connections
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.sessions import IDLE_SECONDS
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.outbox import statements
 from jobqueue.outbox.event import Event, readable
 from jobqueue.outbox.statements import EventRow

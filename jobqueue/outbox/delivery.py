@@ -13,9 +13,9 @@ from functools import partial
 from django.db import Error, connections, transaction
 
 from jobqueue.conf import load
+from jobqueue.context.guards import raise_swallowed_errors
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.user_code import raise_swallowed_errors
 from jobqueue.exceptions import DatabaseBusy, DestinationDown, PayloadError
 from jobqueue.otel import delivering
 from jobqueue.outbox import statements

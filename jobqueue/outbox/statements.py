@@ -31,7 +31,8 @@ from jobqueue.db.expressions import AnyOf, Keys, Slot
 from jobqueue.db.fields import TokenField, UtcDateTimeField
 from jobqueue.db.prepared import Prepared, prepare_change_by_key, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.statements import LooseScan
+from jobqueue.db.time_limit import watched
 from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.event import Event
@@ -136,7 +137,7 @@ def lock_due(using: str, limit: int, *, since: bool) -> Prepared:
     """Lock the events of `lane` that are due (at `since` or later), first due first; skip what others have locked."""
     rows = OutboxEvent.objects.using(using).filter(lane=_LANE, due_at__lte=UtcNow()).order_by("due_at", "id")
     due = rows.filter(due_at__gte=Slot("since", UtcDateTimeField())) if since else rows
-    return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "ix_outbox_due")))[:limit])
+    return prepare_rows(vendor(using).lock_rows(_contents(vendor(using).force_index(due, "ix_outbox_due")), limit))
 
 
 @cache
@@ -253,7 +254,7 @@ def heads(after: int, *, using: str, limit: int = WINDOW) -> dict[int, int]:
     connection = connections[using]
     table = connection.ops.quote_name(OutboxEvent._meta.db_table)
     with connection.cursor() as cursor:
-        sql = vendor(using).loose_scan_sql(table, ["lane"], "ix_outbox_lane", after=True, with_id=True)
+        sql = vendor(using).loose_scan_sql(LooseScan(table, ["lane"], "ix_outbox_lane", after=True, with_id=True))
         cursor.execute(sql, [after, limit])
         return dict(cursor.fetchall())
 

@@ -17,7 +17,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.conf import OutboxSettings
-from jobqueue.db.stuck_statements import StatementTimer
+from jobqueue.db.time_limit import StatementTimer
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch

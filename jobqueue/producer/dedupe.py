@@ -19,7 +19,7 @@ from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
-from jobqueue.db.parameters import placeholder
+from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DedupeConflict
 from jobqueue.gates.waiting import ended_unstarted, open_again
 from jobqueue.middleware.chain import CONTEXT

@@ -6,7 +6,7 @@ from django.db.models.lookups import Exact
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unindexed
-from jobqueue.db.parts import first_rows
+from jobqueue.db.prepared import first_rows
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.runs.job_filter import DeadFilter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
-from jobqueue.db.parts import lowest_ids
+from jobqueue.db.prepared import lowest_ids
 from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job

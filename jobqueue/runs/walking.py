@@ -13,8 +13,7 @@ from django.db.models.lookups import GreaterThan
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Behind, Slot, Unindexed
 from jobqueue.db.fields import JobIdField, NameField
-from jobqueue.db.parts import first_rows
-from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.prepared import Prepared, first_rows, prepare_rows
 from jobqueue.models import Job, JobTag
 from jobqueue.models.job import JobQuerySet
 from jobqueue.runs.dead_rows import in_order

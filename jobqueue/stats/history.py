@@ -12,7 +12,7 @@ from typing import Any, Literal
 from django.db.models import Count, F, Max, Q, QuerySet, Sum
 
 from jobqueue.db.expressions import Addend, PartNumber, as_text
-from jobqueue.db.parts import raw_rows
+from jobqueue.db.prepared import raw_rows
 from jobqueue.db.time_limit import time_limit
 from jobqueue.models import JobStat
 from jobqueue.models.stat import EPOCH, QUEUE_SPANS, SPANS

@@ -25,7 +25,7 @@ from jobqueue.db import is_lost_connection
 from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import read_now
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.db.upsert import digest, write_rows
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
 from jobqueue.models import Job, JobStat

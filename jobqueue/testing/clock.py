@@ -10,15 +10,11 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
-from jobqueue.db.mysql.features import MySQL
-from jobqueue.db.postgresql.features import PostgreSQL
-from jobqueue.db.sqlite.features import SQLite
-from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
+from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.validation import check_instant, check_seconds
 
 
@@ -56,21 +52,9 @@ class Clock:
         self._seconds += max(0.0, (instant - self.now()).total_seconds())
 
     def _execute(self, execute: Callable[..., object], sql: str, *rest: object) -> object:
-        shifted = _later(self._connection, sql, self._seconds) if self._seconds else sql
-        return execute(shifted, *rest)
-
-
-def _later(connection: BaseDatabaseWrapper, sql: str, seconds: float) -> str:
-    """`sql` with UtcNow moved `seconds` into the future. Defaults that are stored in the table are not moved."""
-    found = vendor_of(connection)
-    if isinstance(found, SQLite):
-        # A modifier of strftime; several of them add up.
-        return sql.replace("'now'", f"'now', '{seconds:+.6f} seconds'")
-    if isinstance(found, MySQL):
-        return sql.replace(found.now_sql, f"({found.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
-    if isinstance(found, PostgreSQL):
-        return sql.replace(found.now_sql, f"({found.now_sql} + make_interval(secs => {seconds:.6f}))")
-    raise NotSupported(f"jobqueue.testing cannot simulate {found.name}; use a supported database.")
+        if self._seconds:
+            sql = vendor_of(self._connection).later_sql(sql, self._seconds)
+        return execute(sql, *rest)
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, get_args
+from typing import Literal, NoReturn, get_args
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -14,26 +14,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_test_case
-from jobqueue.db.dialect import Dialect
-from jobqueue.db.mysql.features import MySQL
-from jobqueue.db.postgresql.features import PostgreSQL
-from jobqueue.db.sqlite.features import SQLite
-from jobqueue.exceptions import InvalidValue, NotSupported
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.exceptions import InvalidValue
 from jobqueue.validation import check_int
 
 Kind = Literal["deadlock", "lock_timeout", "lost_connection"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-DEADLOCK, LOCK_TIMEOUT, LOST_CONNECTION = KINDS
-
-_MYSQL = {
-    DEADLOCK: (1213, "Deadlock found when trying to get lock; try restarting transaction"),
-    LOCK_TIMEOUT: (1205, "Lock wait timeout exceeded; try restarting transaction"),
-    LOST_CONNECTION: (2013, "Lost connection to server during query"),
-}
-_POSTGRESQL = {DEADLOCK: ("40P01", "deadlock detected"), LOCK_TIMEOUT: ("55P03", "canceling statement: lock timeout")}
-# SQLite has neither deadlocks nor sessions; the nearest errors are a busy file and an unreadable file.
-_BUSY = ("SQLITE_BUSY", 5, "database is locked")
-_SQLITE = {DEADLOCK: _BUSY, LOCK_TIMEOUT: _BUSY, LOST_CONNECTION: ("SQLITE_IOERR", 10, "disk I/O error")}
 
 
 @dataclass
@@ -108,40 +94,8 @@ def _fail(connection: BaseDatabaseWrapper, kind: Kind, *, really: bool) -> NoRet
 
     `really`: also do to the open transaction and the connection what the server does to them.
     """
-    found = vendor_of(connection)
-    error, happen = _error(connection, found, kind)
-    if really:
+    error, happen = vendor_of(connection).simulated(connection, ErrorKind(kind))
+    if really and happen is not None:
         happen()
     with connection.wrap_database_errors:
         raise error
-
-
-def _error(connection: Any, found: Dialect, kind: Kind) -> tuple[BaseException, Callable[[], object]]:
-    driver, session = connection.Database, connection.connection
-    if isinstance(found, MySQL):
-        # A deadlock rolls the whole transaction back, a lock wait only the statement.
-        after = {DEADLOCK: session.rollback, LOST_CONNECTION: lambda: _try(connection, "KILL CONNECTION_ID()")}
-        return driver.OperationalError(*_MYSQL[kind]), after.get(kind, _nothing)
-    if isinstance(found, PostgreSQL):
-        if kind == LOST_CONNECTION:
-            end = "SELECT pg_terminate_backend(pg_backend_pid())"
-            return driver.OperationalError("server closed the connection unexpectedly"), lambda: _try(connection, end)
-        state, text = _POSTGRESQL[kind]
-        # Any error makes the server refuse the rest of the transaction.
-        return driver.errors.lookup(state)(text), lambda: _try(connection, "SELECT 1/0")
-    if isinstance(found, SQLite):
-        name, code, text = _SQLITE[kind]
-        error = driver.OperationalError(text)
-        error.sqlite_errorname, error.sqlite_errorcode = name, code
-        return error, session.rollback if kind == LOST_CONNECTION else _nothing
-    raise NotSupported(f"jobqueue.testing cannot simulate {found.name}; use a supported database.")
-
-
-def _nothing() -> None:
-    """Leave the transaction and the connection as they are."""
-
-
-def _try(connection: Any, statement: str) -> None:
-    """Run a statement that fails on purpose, without Django noticing."""
-    with suppress(connection.Database.Error):
-        connection.connection.cursor().execute(statement)

@@ -217,4 +217,4 @@ def _ttl(lease: Lease, of_tasks: Mapping[str, float]) -> float | None:
 def _write_expiries(ttls: dict[int, float], using: str) -> None:
     rows = [ResultExpiry(job_id=job_id, ttl_seconds=ttl, expires_at=UtcNowPlus(ttl)) for job_id, ttl in ttls.items()]
     with vendor(using).transaction(connections[using]):
-        ResultExpiry.objects.using(using).bulk_create(rows, batch_size=500, ignore_conflicts=True)
+        vendor(using).insert_missing(connections[using], rows)

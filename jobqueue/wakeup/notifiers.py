@@ -13,7 +13,7 @@ from django.db import Error, connections
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.sessions import ping
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.wakeup.redis_client import connect
 

@@ -184,18 +184,41 @@ def test_what_writes_no_job_state_is_not_taken_for_it(code):
     assert not any(columns for _, columns in written(ast.parse(code)))
 
 
-def test_only_db_asks_which_vendor_it_is():
+#: the packages of the databases; MariaDB's builds on that of MySQL
+VENDORS = sorted(path.parent.name for path in (PACKAGE / "db").glob("*/features.py"))
+MODULES = {"__init__", "errors", "features", "statements", "locks", "diagnostics"}
+
+
+def test_only_the_seam_asks_which_vendor_it_is():
+    """Another database is a package below db/ and its line in db/__init__.py."""
+
     def offenders():
         for path in FILES:
-            if room(path) == "db":
+            if path == PACKAGE / "db" / "__init__.py" or path.parent.name in VENDORS:
                 continue
+            for name, line in imports(parsed(path)):
+                if any(name.startswith(f"jobqueue.db.{vendor}.") for vendor in VENDORS):
+                    yield f"{path.relative_to(ROOT)}:{line} imports {name}"
             for node in ast.walk(parsed(path)):
+                if isinstance(node, ast.FunctionDef) and node.name.removeprefix("as_") in {*VENDORS, "oracle"}:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno} writes SQL for one vendor"
                 if isinstance(node, ast.Compare) and any(
                     isinstance(n, ast.Attribute) and n.attr == "vendor" for n in ast.walk(node)
                 ):
                     yield f"{path.relative_to(ROOT)}:{node.lineno} compares a vendor name"
                 if isinstance(node, ast.Attribute) and node.attr == "mysql_is_mariadb":
                     yield f"{path.relative_to(ROOT)}:{node.lineno} asks for MariaDB"
+
+    none_of(offenders())
+
+
+def test_each_database_has_the_same_modules():
+    def offenders():
+        for vendor in VENDORS:
+            found = {path.stem for path in (PACKAGE / "db" / vendor).glob("*.py")}
+            # MariaDB has the numbers of MySQL's errors.
+            missing = MODULES - found - ({"errors"} if vendor == "mariadb" else set())
+            yield from (f"db/{vendor}/{name}.py" for name in sorted(missing | (found - MODULES)))
 
     none_of(offenders())
 

@@ -26,8 +26,6 @@ TEMPLATES = {
     "retention/windows.py",
     # Of tables of other packages, which have no models here.
     "schedules/importing.py",
-    # What the server does to a session, for tests of users.
-    "testing/injecting.py",
 }
 
 MODELS = list(apps.get_app_config("jobqueue").get_models())

@@ -6,8 +6,8 @@ import threading
 import pytest
 from django.db import Error, connection, connections
 
-from jobqueue.db import Fault, fault_vendor, stuck_statements
-from jobqueue.db.stuck_statements import StatementTimer, StuckStatements, watched
+from jobqueue.db import fault_vendor, is_lost_connection, time_limit
+from jobqueue.db.time_limit import StatementTimer, StuckStatements, watched
 from jobqueue.wakeup.notifiers import PostgresSubscription
 from tests.holeproxy import HoleProxy
 from tests.marks import committed, finding
@@ -43,10 +43,10 @@ class Waiting(threading.Thread):
         self.sent.set()
         return execute(*statement)
 
-    def fault(self):
-        """The kind of error that it got."""
+    def is_lost(self):
+        """Whether the error that it got says that the connection was lost."""
         self.join(patient())
-        return fault_vendor("default").fault(self.error)
+        return is_lost_connection(self.error, "default")
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def stuck(monkeypatch):
     """The stuck statements of this process for one test; cut after 0.2 s, however seldom cut() is called."""
     stuck = StuckStatements("w", 0)
     stuck._seconds = 0.2
-    monkeypatch.setattr(stuck_statements, "_stuck", stuck)
-    monkeypatch.setattr(stuck_statements, "SECONDS_MIN", 600.0)
+    monkeypatch.setattr(time_limit, "_stuck", stuck)
+    monkeypatch.setattr(time_limit, "SECONDS_MIN", 600.0)
     if option := fault_vendor("default").opening_option:
         # watched() sets it where nobody has, and all later connections of this process would have a second to open.
         monkeypatch.setitem(connection.settings_dict["OPTIONS"], option, 600)
@@ -80,7 +80,7 @@ def test_a_thread_that_waits_inside_a_driver_meets_a_lost_connection(sleepers):
 
     waiting = Waiting(around)
     found[0].end_session()
-    assert waiting.fault() is Fault.GONE
+    assert waiting.is_lost()
 
 
 @SERVER
@@ -89,7 +89,7 @@ def test_each_cut_of_a_thread_is_logged_once_and_makes_its_next_one_later(stuck,
     waiting = Waiting(watched)
     with caplog.at_level(logging.ERROR, "jobqueue.db"):
         wait_until(lambda: stuck.cut() or caplog.messages, what="the cut")
-        assert waiting.fault() is Fault.GONE
+        assert waiting.is_lost()
         stuck.cut()
     (message,) = caplog.messages
     assert "the database has not answered" in message

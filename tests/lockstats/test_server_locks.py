@@ -7,9 +7,9 @@ import pytest
 from django.db import connection, connections
 
 from jobqueue import signals
-from jobqueue.db.diagnostics import MYSQL_QUOTES, without_values
+from jobqueue.db.diagnostics import without_values
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.mysql.diagnostics import read_deadlock
+from jobqueue.db.mysql.diagnostics import QUOTES, read_deadlock
 from jobqueue.db.retry import count_refusal
 from jobqueue.exceptions import NotSupported
 from jobqueue.locks import lease_lock
@@ -222,7 +222,7 @@ def test_statements_are_shown_without_their_values(statement):
 
 def test_double_quotes_are_strings_on_mysql_and_names_elsewhere():
     assert without_values('SET "a" = 1') == 'SET "a" = ?'
-    assert without_values('SET a = "secret', MYSQL_QUOTES) == "SET a = ?"
+    assert without_values('SET a = "secret', QUOTES) == "SET a = ?"
 
 
 @pytest.mark.skipif(not INNODB, reason="InnoDB's text")

@@ -78,8 +78,8 @@ def test_a_total_that_another_roll_up_has_locked_is_united_with_ours_later(minut
     dialect = type(stat_rollup.vendor("default"))
     lock_rows = dialect.lock_rows
 
-    def locked(self, rows):
-        return rows.none() if SPAN.TOTAL in rows.query.sql_with_params()[1] else lock_rows(self, rows)
+    def locked(self, rows, limit=None):
+        return rows.none() if SPAN.TOTAL in rows.query.sql_with_params()[1] else lock_rows(self, rows, limit)
 
     with monkeypatch.context() as patch:
         patch.setattr(dialect, "lock_rows", locked)

@@ -261,7 +261,7 @@ def test_sqlite_options(settings, monkeypatch, name, options, expected):
     entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
     monkeypatch.setitem(settings.DATABASES, "files", entry)
     settings.JOBQUEUE = {"DATABASE": "files"}
-    found = checks.check_sqlite()
+    found = checks.check_options()
     assert ids(found) == expected
     assert all(isinstance(message, Warning) and message.hint for message in found)
 
@@ -269,7 +269,7 @@ def test_sqlite_options(settings, monkeypatch, name, options, expected):
 def test_sqlite_options_of_another_database_do_not_matter(settings, monkeypatch):
     monkeypatch.setitem(settings.DATABASES, "files", {"ENGINE": "django.db.backends.postgresql", "NAME": "x"})
     settings.JOBQUEUE = {"DATABASE": "files"}
-    assert checks.check_sqlite() == []
+    assert checks.check_options() == []
 
 
 @pytest.mark.django_db
@@ -427,7 +427,7 @@ def test_every_id_is_registered_to_run():
     from django.core.checks import registry
 
     registered = registry.registry.registered_checks
-    assert {checks.check_settings, checks.check_sqlite, checks.check_database} <= set(registered)
+    assert {checks.check_settings, checks.check_options, checks.check_database} <= set(registered)
 
 
 @finding("item-3")

@@ -27,6 +27,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.statements import LooseScan
 from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_text
 from jobqueue.models import Job, JobAttempt, JobTag, Worker
@@ -267,7 +268,7 @@ def _tasks(using: str) -> Offered:
 def _tags(using: str) -> Offered:
     table, column = map(connections[using].ops.quote_name, (JobTag._meta.db_table, "tag"))
     with connections[using].cursor() as cursor:
-        cursor.execute(vendor(using).loose_scan_sql(table, [column], "ix_tag"), [CHOICES_MAX + 1])
+        cursor.execute(vendor(using).loose_scan_sql(LooseScan(table, [column], "ix_tag")), [CHOICES_MAX + 1])
         return _named([str(name) for (name,) in cursor.fetchall()])
 
 

@@ -25,8 +25,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.expressions import Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
-from jobqueue.db.parts import ids_that_meet, totals
-from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.prepared import Prepared, ids_that_meet, prepare_rows, totals
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
 from jobqueue.runs.dead_rows import in_order

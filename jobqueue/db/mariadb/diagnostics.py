@@ -15,9 +15,10 @@ from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.diagnostics import MYSQL_QUOTES, HeldLocks, LockWait, RowHolder, lock_wait, without_values
+from jobqueue.db.diagnostics import HeldLocks, LockWait, RowHolder, lock_wait, without_values
 from jobqueue.db.mysql.diagnostics import (
     NO_PROCESS_RIGHT,
+    QUOTES,
     RECORD_LOCKS,
     MonitorReader,
     MySQLDiagnostics,
@@ -64,8 +65,6 @@ _NAME = re.compile(r"`((?:[^`]|``)*)`\.`((?:[^`]|``)*)`")
 class MariaDBDiagnostics(MySQLDiagnostics):
     """MariaDB 10.6 and later: its views need PROCESS, and performance_schema is off by default."""
 
-    name = "MariaDB"
-
     def held(self, connection: BaseDatabaseWrapper) -> HeldLocks:
         """This session's locks. Raises NotSupported without PROCESS, and without SUPER if the locks' output is off."""
         with connection.cursor() as cursor:
@@ -99,7 +98,7 @@ class MariaDBDiagnostics(MySQLDiagnostics):
             return []
         return [
             RowHolder(
-                table, key, int(session), float(age), without_values(statement, MYSQL_QUOTES), not statement,
+                table, key, int(session), float(age), without_values(statement, QUOTES), not statement,
                 surely=len(old) == 1,
             )
             for table, (column, values) in rows.items()
@@ -145,12 +144,12 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     age = None if before is None else float(before) + float(seconds)
     facts = (seconds, waits_in, blocks_in, blocks_in is None, age)
     name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
-    return lock_wait(name, sessions, record_of(table, index, key), mode, *facts, quotes=MYSQL_QUOTES)
+    return lock_wait(name, sessions, record_of(table, index, key), mode, *facts, quotes=QUOTES)
 
 
 def _table_wait(session: int, seconds: Any, statement: str | None) -> LockWait:
     facts = (seconds, statement, None, False, None)
-    return lock_wait(f"table {session}", (session, 0), "table", "metadata", *facts, quotes=MYSQL_QUOTES)
+    return lock_wait(f"table {session}", (session, 0), "table", "metadata", *facts, quotes=QUOTES)
 
 
 def _status(cursor: Any, session: int) -> tuple[list[str], bool]:

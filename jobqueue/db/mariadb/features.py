@@ -20,7 +20,7 @@ class MariaDB(MariaDBStatements, MySQL):
 
     name = "MariaDB"
     unpadded_collation = "utf8mb4_nopad_bin"
-    oldest = (10, 6, 0)
+    oldest = (10, 6)
     locks = MariaDBLocks()
     diagnostics = MariaDBDiagnostics()
     explain = "EXPLAIN"

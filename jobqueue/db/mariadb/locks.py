@@ -13,13 +13,12 @@ from jobqueue.db.callers_transaction import once_per_session
 from jobqueue.db.locks import M
 from jobqueue.db.mysql.locks import MySQLLocks
 from jobqueue.db.mysql.statements import force_index, update_by_key
-from jobqueue.db.parameters import Parameter
+from jobqueue.db.statements import Parameter
 
 
 class MariaDBLocks(MySQLLocks):
     """Where MariaDB differs from MySQL."""
 
-    name = "MariaDB"
     least_lock_wait_seconds = 0.0
     #: that of a lock timeout
     nowait_error = 1205

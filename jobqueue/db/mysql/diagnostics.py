@@ -10,7 +10,6 @@ from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.diagnostics import (
-    MYSQL_QUOTES,
     Deadlock,
     Diagnostics,
     HeldLock,
@@ -25,9 +24,12 @@ from jobqueue.db.diagnostics import (
     without_values,
 )
 from jobqueue.db.diagnostics import marked as _
-from jobqueue.db.mysql.statements import error_number
+from jobqueue.db.mysql.errors import error_number
 from jobqueue.db.statements import marks
 from jobqueue.exceptions import NotSupported
+
+#: of strings
+QUOTES = "'\""
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
 # The waits come first in the join: without any, no lock is read. Two seconds at most, because an admin page waits.
@@ -169,7 +171,6 @@ CUT = _("The server's text was cut short, so it does not tell who was rolled bac
 class MySQLDiagnostics(Diagnostics):
     """MySQL 8.0.17 and later."""
 
-    name = "MySQL"
     available = True
     held_unseen = "Not shown: rows this transaction has inserted. They are locked, but listed only once somebody waits."
 
@@ -241,7 +242,7 @@ class MySQLDiagnostics(Diagnostics):
         need_schema(connection)
         rows = ask(connection, _SLOW, [limit], NO_SCHEMA_RIGHT)
         return [
-            SlowStatement(without_values(text, MYSQL_QUOTES), int(runs), float(locked), float(total))
+            SlowStatement(without_values(text, QUOTES), int(runs), float(locked), float(total))
             for text, runs, locked, total in rows
         ]
 
@@ -265,16 +266,16 @@ def _wait(identity: str, waiting: int, blocking: int, seconds: Any, *rest: Any) 
     is_here, schema, table, index, mode, key, *facts = rest
     locked = record_of(table if is_here else f"{schema}.{table}", index, key)
     name, sessions = f"{identity} {waiting} {blocking}", (waiting, blocking)
-    return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=MYSQL_QUOTES)
+    return lock_wait(name, sessions, locked, mode, seconds, *facts, quotes=QUOTES)
 
 
 def _holder(table: str, key: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowHolder:
-    text = without_values(statement, MYSQL_QUOTES)
+    text = without_values(statement, QUOTES)
     return RowHolder(table, key.strip("'"), int(session), float(seconds), text, bool(idles))
 
 
 def _table_holder(table: str, session: int, seconds: Any, statement: str | None, idles: Any) -> RowHolder:
-    text = without_values(statement, MYSQL_QUOTES)
+    text = without_values(statement, QUOTES)
     return RowHolder(table, "", int(session), None if seconds is None else float(seconds), text, bool(idles))
 
 
@@ -290,7 +291,7 @@ def _metadata_wait(
 ) -> LockWait:
     table = (name if is_here else f"{schema}.{name}") if kind == "TABLE" else f"{kind.lower()} {name or ''}".strip()
     identity = f"metadata {table} {waiting} {blocking}"
-    return lock_wait(identity, (waiting, blocking), table or "", mode, *rest, quotes=MYSQL_QUOTES)
+    return lock_wait(identity, (waiting, blocking), table or "", mode, *rest, quotes=QUOTES)
 
 
 def need_schema(connection: BaseDatabaseWrapper) -> None:
@@ -455,4 +456,4 @@ def _read_head(told: _Transaction, body: str) -> None:
     if found := _SESSION.search(body):
         told.session = int(found[1])
         # What follows the session's line is its statement, over as many lines as it has.
-        told.statement = without_values(body[found.end() :], MYSQL_QUOTES)
+        told.statement = without_values(body[found.end() :], QUOTES)

@@ -9,43 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.utils import DatabaseError
 
 from jobqueue.db.callers_transaction import in_callers_transaction, once_per_session
 from jobqueue.db.diagnostics import Diagnostics
-from jobqueue.db.dialect import Dialect, ErrorKind, Plan, Problem, SessionUse, TableIndex
+from jobqueue.db.dialect import LOST_WRITES, Plan, Problem, SessionUse, SettingRule, TableIndex
 from jobqueue.db.locks import LockDialect
 from jobqueue.db.mysql.diagnostics import MySQLDiagnostics
-from jobqueue.db.mysql.locks import SESSION_LOST, MySQLLocks
-from jobqueue.db.mysql.statements import MySQLStatements, error_number
-from jobqueue.db.parameters import FOUR_BYTES, Hex, Parameter, readable
-from jobqueue.db.statements import marks, one_value, restored
+from jobqueue.db.mysql.errors import MySQLErrors, error_number
+from jobqueue.db.mysql.locks import MySQLLocks
+from jobqueue.db.mysql.statements import FOUR_BYTES, Hex, MySQLStatements, readable
+from jobqueue.db.statements import Parameter, marks, one_value, restored
 
-# 1205 lock wait, 3572 NOWAIT; 1020 row changed (MariaDB), 3101 rolled back and 1180 commit refused by a cluster;
-# 1317 KILL QUERY, 1969 and 3024 a limit of the statement's time.
-# No room: 1021 disk, 1114 table, 1206 locks. It may come back, and what was to be written was not at fault.
-# Too many connections: of the server, of the account by a setting, of the account by its own limits.
-_FULL = {1040, 1203, 1226}
-_TRANSIENT: dict[object, ErrorKind] = {
-    1213: ErrorKind.DEADLOCK,
-    **dict.fromkeys((1205, 3572), ErrorKind.LOCK_TIMEOUT),
-    **dict.fromkeys((1020, 3101, 1180), ErrorKind.SERIALIZATION),
-    **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELED),
-    **dict.fromkeys((1021, 1114, 1206), ErrorKind.NO_ROOM),
-    **dict.fromkeys(_FULL, ErrorKind.NO_CONNECTION),
-}
-# Client: 2000-2027. Server: read-only, cluster without quorum.
-_READ_ONLY = {1047, 1290, 1792, 1836, 3100}
-_GONE = {1152, 1158, 1159, 1160, 1161, 3032} | _READ_ONLY
-# Logins that are refused until the account is repaired: access denied, account locked, no such database.
-_REFUSED = {1044, 1045, 1049, 1698, 3118, 3955, 4151}
-_GONE |= _REFUSED | SESSION_LOST
-_GONE |= {2000, 2002, 2003, 2004, 2005, 2014, 2026, 2027, 3168, 3169, 3170}
 # What the driver writes with a backslash before it; JSON has few others than these.
 _ESCAPED = "\\\"'\n\r\0\x1a"
 _PADDED = "utf8mb4_bin"
+# Statements that cannot leave a transaction open while autocommit is on.
+_ROWS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK"})
 # Transaction characteristics cannot be changed now; not in this state of an XA transaction.
 _REFUSED_INSIDE = {1568, 1399}
 #: variables for which a server refuses writes, the strictest first
@@ -59,29 +40,43 @@ WHERE grantee = CONCAT_WS(
 AND privilege_type IN ('SUPER', 'CONNECTION_ADMIN', 'READ_ONLY ADMIN', 'READ ONLY ADMIN')
 """
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2  # bits of the status that MySQL sends with every answer
-VARIABLES = (
-    "innodb_flush_log_at_trx_commit",
-    "sync_binlog",
-    "log_bin",
-    "innodb_lock_wait_timeout",
-    "wait_timeout",
-)
 #: an attribute of connections: a session, and what it has between transactions
 _USUAL = "_jobqueue_usual_limit"
 
 
-class MySQL(MySQLStatements, Dialect):
+_PAGE = "docs/howto/mysql-settings.md"
+_RULES = (
+    SettingRule(
+        "innodb_flush_log_at_trx_commit", lambda value: value == "1", "durability", LOST_WRITES,
+        f"Run SET GLOBAL innodb_flush_log_at_trx_commit = 1, and set it in the server's configuration. See {_PAGE}.",
+    ),
+    SettingRule(
+        "sync_binlog", lambda value: value == "1", "durability", LOST_WRITES,
+        f"Run SET GLOBAL sync_binlog = 1, and set it in the server's configuration. See {_PAGE}.",
+    ),
+    SettingRule(
+        "innodb_lock_wait_timeout", lambda value: float(value) <= 50.0, "lock_wait_timeout",
+        "an enqueue waits for so many seconds for the lock of another session before it is tried again.",
+        f"Set it to 5 to 50 s. See {_PAGE}.",
+    ),
+)  # fmt: skip
+
+
+class MySQL(MySQLStatements, MySQLErrors):
     """MySQL through any driver that raises Django's exceptions with the server's error number first."""
 
     name = "MySQL"
     supported = True
+    page = _PAGE
+    rules = _RULES
     opening_option = "connect_timeout"
-    oldest = (8, 0, 17)
+    timeout_options = ("read_timeout", "write_timeout")
+    idle_setting = "wait_timeout"
+    oldest: tuple[int, ...] = (8, 0, 17)
     claim_strategy = "skip-locked"
     claim_form = "SELECT .. FOR UPDATE SKIP LOCKED, then a guarded UPDATE, at READ COMMITTED"
     locks: LockDialect = MySQLLocks()
     diagnostics: Diagnostics = MySQLDiagnostics()
-    asks_for_transaction = True
     column_types = {
         "bigauto": "bigint UNSIGNED AUTO_INCREMENT",
         "bigauto_rel": "bigint UNSIGNED",
@@ -96,12 +91,15 @@ class MySQL(MySQLStatements, Dialect):
     now_sql = "UTC_TIMESTAMP(6)"
     now_plus_sql = "TIMESTAMPADD(MICROSECOND, ROUND((%(expressions)s) * 1000000), UTC_TIMESTAMP(6))"
 
+    def later_sql(self, sql: str, seconds: float) -> str:
+        return sql.replace(self.now_sql, f"({self.now_sql} + INTERVAL {round(seconds * 1e6)} MICROSECOND)")
+
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """Characters of four bytes as escapes: see parameters.py."""
+        """Characters of four bytes as escapes: see Hex."""
         return text if text.isascii() else FOUR_BYTES.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
     def text_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
-        """Hexadecimal digits where it has characters of four bytes: see parameters.py."""
+        """Hexadecimal digits where it has characters of four bytes: see Hex."""
         return readable(text)
 
     def binary_parameter(self, connection: BaseDatabaseWrapper, value: bytes) -> Parameter:
@@ -137,6 +135,14 @@ class MySQL(MySQLStatements, Dialect):
                 return True
             raise
         return False
+
+    def is_left_open(self, connection: BaseDatabaseWrapper, words: Sequence[str]) -> bool:
+        """The server is asked only after statements that may have begun a transaction."""
+        if _ROWS.issuperset(words):
+            return False
+        if [word for word in words if word in ("LOCK", "UNLOCK", "BEGIN", "START")][-1:] == ["LOCK"]:
+            return True
+        return self.in_transaction(connection)
 
     def reset_session(self, connection: BaseDatabaseWrapper) -> bool:
         """COM_CHANGE_USER to the same user, which is a new login on the old socket; mysqlclient only."""
@@ -211,10 +217,7 @@ class MySQL(MySQLStatements, Dialect):
             yield
 
     def isolation(self, connection: BaseDatabaseWrapper) -> str:
-        """From the server; MariaDB has the older name of the variable."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
-            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+        return _isolation(connection, "")
 
     def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
         """The variable for which the server refuses this account's writes; "" if it does not."""
@@ -267,27 +270,6 @@ class MySQL(MySQLStatements, Dialect):
         itself = str(connection.mysql_server_data["version"])  # type: ignore[attr-defined]
         return plain if plain.endswith(f" {itself}") else f"{plain} ({itself})"
 
-    def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """By server or client error number; 2006 also means an oversize packet, which enqueue refuses beforehand."""
-        if not isinstance(error, DatabaseError | InterfaceError):
-            return None
-        code = error_number(error)
-        if code in _GONE or (isinstance(error, InterfaceError) and code in (0, None)):
-            return ErrorKind.LOST_CONNECTION
-        return _TRANSIENT.get(code)
-
-    def never_sent(self, error: BaseException) -> bool:
-        """2006 = the command could not be sent; 2013 = the answer was lost. No connection (2002, 2003): never sent.
-
-        A server that takes no writes has answered: it has refused the statement, or rolled back at the commit.
-        """
-        return error_number(error) in {0, 2002, 2003, 2005, 2006, 4031} | _FULL | _REFUSED | _READ_ONLY
-
-    def error_code(self, error: BaseException) -> str:
-        if isinstance(error, (OperationalError, DatabaseError)):
-            return str(error_number(error))
-        return super().error_code(error)
-
     # ---- the set-up
     #: MySQL may have another default format
     explain = "EXPLAIN FORMAT=TRADITIONAL"
@@ -327,6 +309,12 @@ class MySQL(MySQLStatements, Dialect):
         words = "@".join("'" + word.replace("\\", "\\\\").replace("'", "''") + "'" for word in (name, host or "%"))
         return [f"GRANT {rights} ON {connection.ops.quote_name(table)} TO {words};" for table in tables]
 
+    def end_session_sql(self, session: int) -> str:
+        return f"KILL {session}"
+
+    def analyze_sql(self, table: str) -> str:
+        return f"ANALYZE TABLE {table}"
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smaller limit of the server and of the account."""
         with connection.cursor() as cursor:
@@ -337,19 +325,27 @@ class MySQL(MySQLStatements, Dialect):
         return SessionUse(min(most, own) if own else most, used)
 
     def default_isolation(self, connection: BaseDatabaseWrapper) -> str | None:
-        """MariaDB has the older name of the variable."""
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
-            return str(cursor.fetchone()[1]).lower().replace("-", " ")
+        return _isolation(connection, "GLOBAL ")
 
     def zone_seconds(self, connection: BaseDatabaseWrapper) -> float | None:
         return float(one_value(connection, "SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), NOW())"))
 
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
-        names = ", ".join(f"'{name}'" for name in VARIABLES)
+        """Without sync_binlog if there is no binary log: the server writes nothing to synchronise."""
+        names = [*(rule.name for rule in self.rules), self.idle_setting, "log_bin"]
         with connection.cursor() as cursor:
-            cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ({names})")
-            return {str(name).lower(): str(value).lower() for name, value in cursor.fetchall()}
+            cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ({marks(names)})", names)
+            found = {str(name).lower(): str(value).lower() for name, value in cursor.fetchall()}
+        if found.pop("log_bin", "") != "on":
+            found.pop("sync_binlog", None)
+        return found
+
+
+def _isolation(connection: BaseDatabaseWrapper, scope: str) -> str:
+    """From the server; MariaDB has the older name of the variable."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW {scope}VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')")
+        return str(cursor.fetchone()[1]).lower().replace("-", " ")
 
 
 def _server_problems(connection: BaseDatabaseWrapper, job_table: str) -> Iterator[Problem]:
@@ -405,7 +401,8 @@ def limit_by_variables(connection: BaseDatabaseWrapper, limits: Mapping[str, flo
 def _limiting(wrapper: Any, variable: str, seconds: float) -> Callable[[bool], None]:
     """_set_autocommit() of this session, with the limit in the same statement."""
     session, plain = wrapper.connection, type(wrapper)._set_autocommit
-    usual = _usual(wrapper, variable)
+    # What it has between transactions.
+    usual: int = once_per_session(wrapper, _USUAL, lambda: int(one_value(wrapper, f"SELECT @@SESSION.{variable}")))
     short = min(usual or math.inf, math.ceil(seconds))
     begin, end = (f"SET autocommit = {on}, SESSION {variable} = {limit}" for on, limit in ((0, short), (1, usual)))
 
@@ -418,12 +415,3 @@ def _limiting(wrapper: Any, variable: str, seconds: float) -> Callable[[bool], N
         plain(wrapper, on)
 
     return set_autocommit
-
-
-def _usual(wrapper: Any, variable: str) -> int:
-    """What the session has between transactions, asked for once in each session."""
-    session, value = vars(wrapper).get(_USUAL, (None, 0))
-    if session is not wrapper.connection:
-        value = int(one_value(wrapper, f"SELECT @@SESSION.{variable}"))
-        setattr(wrapper, _USUAL, (wrapper.connection, value))
-    return int(value)

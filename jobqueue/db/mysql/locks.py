@@ -15,26 +15,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from jobqueue.db.locks import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
-from jobqueue.db.mysql.statements import error_number, force_index, update_by_key
-from jobqueue.db.parameters import Parameter, placeholder, readable
-from jobqueue.db.statements import one_value
+from jobqueue.db.mysql.errors import CHANGED, DUPLICATE_KEY, LIMITS, NOT_YET, SESSION_LOST, UNDOES, error_number
+from jobqueue.db.mysql.statements import force_index, readable, update_by_key
+from jobqueue.db.statements import Parameter, one_value, placeholder
 
-#: the server has ended the session, or the answer was lost: shutting down, killed, gone, lost, idle for too long
-SESSION_LOST = {1053, 1077, 1079, 1927, 2006, 2013, 2055, 4031}
-# The statement's time is over (MariaDB, MySQL), KILL QUERY.
-_LIMITS = {1969, 3024, 1317}
-# Deadlock, row changed (MariaDB), refused by a cluster: the server has rolled the whole transaction back.
-_UNDOES = {1213, 1020, 1180, 3101}
 # A longer wait is asked for again: a driver's read timeout would cut the connection, and signals wait for the answer.
 _SLICE_SECONDS = 5.0
 # How many more keys than wanted are read: those that others have locked are passed over.
 _SPARE_KEYS = 20
 # Set while the transaction's waits are bounded from outside: a mutex without a timeout of its own must not ask again.
 _BOUNDED = "_jobqueue_bounded"
-#: lock wait timeout (MariaDB's NOWAIT too), NOWAIT
-NOT_YET = {1205, 3572}
-#: MariaDB with innodb_snapshot_isolation: the row is newer than the snapshot
-CHANGED = 1020
 _KNOWN_MAX = 10_000
 #: rows that were committed when this process looked, and until when none of them can have been swept
 _known: dict[tuple[str, str, str], float] = {}
@@ -45,7 +35,6 @@ IDLE_SECONDS = 2.0
 class MySQLLocks(LockDialect):
     """MySQL 8.0.17 and later; MariaDBLocks inherits from it."""
 
-    name = "MySQL"
     #: the shortest lock wait timeout that the server accepts
     least_lock_wait_seconds = 1.0
     #: the error of a statement with NOWAIT
@@ -97,11 +86,11 @@ class MySQLLocks(LockDialect):
                 except OperationalError as error:
                     if error_number(error) == CHANGED:
                         raise stale_snapshot(key) from error
-                    if error_number(error) not in NOT_YET | _LIMITS or self._rolled_back(connection):
+                    if error_number(error) not in NOT_YET | LIMITS or self._rolled_back(connection):
                         raise
                     if timeout_seconds is not None:
                         return False
-                    if error_number(error) in _LIMITS:
+                    if error_number(error) in LIMITS:
                         raise wait_ended(key, error) from error
                     if getattr(connection, _BOUNDED, False):
                         raise
@@ -120,7 +109,7 @@ class MySQLLocks(LockDialect):
                         cursor.execute(f"SELECT 1 FROM {row.table} WHERE {where} FOR UPDATE NOWAIT", [row.key])
                     cursor.execute(row.sql, row.params)
                 except IntegrityError as error:
-                    if error_number(error) != 1062:
+                    if error_number(error) != DUPLICATE_KEY:
                         raise
                     return False
             return True
@@ -209,7 +198,7 @@ class MySQLLocks(LockDialect):
         """A deadlock rolls everything back, a lock timeout its statement, unless innodb_rollback_on_timeout is on."""
         for error in errors:
             code = error_number(error)
-            if code in _UNDOES or (code == 1205 and self._rolled_back(connection)):
+            if code in UNDOES or (code == 1205 and self._rolled_back(connection)):
                 return error
         return None
 

@@ -112,7 +112,6 @@ UNCOUNTED = _(
 class PostgreSQLDiagnostics(Diagnostics):
     """PostgreSQL 14 and later."""
 
-    name = "PostgreSQL"
     available = True
     # The server shows no owner for the number of a savepoint that was released.
     held_unseen = (

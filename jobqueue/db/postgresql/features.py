@@ -9,50 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import Error, InterfaceError, OperationalError, transaction
+from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.utils import DatabaseError
 
-from jobqueue.db.dialect import Dialect, ErrorKind, Plan, Problem, SessionUse, TableIndex
-from jobqueue.db.parameters import Parameter
+from jobqueue.db.dialect import LOST_WRITES, Plan, Problem, SessionUse, SettingRule, TableIndex
 from jobqueue.db.postgresql.diagnostics import PostgreSQLDiagnostics
-from jobqueue.db.postgresql.locks import CANCELED, PostgreSQLLocks, is_pooled
-from jobqueue.db.postgresql.statements import PostgreSQLStatements, sqlstate
-from jobqueue.db.statements import one_value, restored
+from jobqueue.db.postgresql.errors import CANCELED, PostgreSQLErrors, sqlstate
+from jobqueue.db.postgresql.locks import PostgreSQLLocks, is_pooled
+from jobqueue.db.postgresql.statements import PostgreSQLStatements
+from jobqueue.db.statements import Parameter, one_value, restored
 
-# Serialization failure, deadlock, lock not available, statement canceled; no room on disk or in memory, disk error.
-_TRANSIENT = {
-    "40001": ErrorKind.SERIALIZATION,
-    "40P01": ErrorKind.DEADLOCK,
-    "55P03": ErrorKind.LOCK_TIMEOUT,
-    "57014": ErrorKind.CANCELED,
-    **dict.fromkeys(("53100", "53200", "58030"), ErrorKind.NO_ROOM),
-}
-# Connection exceptions are class 08; 57Pxx shut down or terminated, 25006 read-only.
-_GONE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03"}
-# Terminated (what it was doing is rolled back), starting up or shutting down, read-only: it takes no writes.
-_NEVER_TAKEN = ("57P01", "57P03", "25006")
-# How the drivers' own words begin; libpq's are behind them.
-_NEVER_SENT = (
-    "connection failed: ",
-    "connection to server at ",
-    "connection timeout expired",
-    "connection is bad",
-    "failed to resolve host",
-    "the connection is closed",
-    "connection already closed",
-    "sending query failed: ",
-    "flushing failed: ",
-)
-#: of psycopg_pool, for Django's option "pool": no connection was free in time, or too many threads wait for one
-_POOL_ERRORS = {"PoolTimeout", "TooManyRequests"}
-_FULL = (
-    "too many clients already",
-    "too many connections for ",
-    "remaining connection slots are reserved",
-    "no more connections allowed",
-)
-SETTINGS = ("fsync", "synchronous_commit", "autovacuum", "idle_in_transaction_session_timeout")
 #: below this size of a table the planner often reads and sorts all rows, because that is cheaper
 SMALL_BYTES = 1024 * 1024
 #: rows that a claim may read and sort unharmed, also in a large file from which most rows were deleted
@@ -86,12 +52,39 @@ class _AsIs(json.JSONEncoder):
         return str(o)
 
 
-class PostgreSQL(PostgreSQLStatements, Dialect):
+_PAGE = "docs/howto/postgresql-settings.md"
+_RULES = (
+    SettingRule(
+        "fsync", lambda value: value == "on", "durability", "all data can be lost in a power cut.",
+        "Set fsync = on in postgresql.conf, and reload it.",
+    ),
+    SettingRule(
+        "synchronous_commit", lambda value: value != "off", "durability", LOST_WRITES,
+        "Set synchronous_commit = on for the server, the account or the database that has it off.",
+    ),
+    SettingRule(
+        "autovacuum", lambda value: value == "on", "autovacuum_off",
+        "nothing removes dead rows of jobs, so claims become slower by the hour.",
+        f"Set autovacuum = on in postgresql.conf, and reload it. See {_PAGE}.",
+    ),
+    SettingRule(
+        "idle_in_transaction_session_timeout", lambda value: value != "0", "idle_transactions",
+        "the session of a program that hangs inside a transaction keeps its row locks for ever.",
+        f"Set it to a few minutes for accounts of programs. See {_PAGE}.",
+    ),
+)  # fmt: skip
+
+
+class PostgreSQL(PostgreSQLStatements, PostgreSQLErrors):
     """PostgreSQL through psycopg."""
 
     name = "PostgreSQL"
     supported = True
+    page = _PAGE
+    rules = _RULES
     opening_option = "connect_timeout"
+    timeout_options = ("tcp_user_timeout", "keepalives_idle")
+    oldest = (14,)
     claim_strategy = "skip-locked"
     claim_form = "one UPDATE .. RETURNING of rows locked with FOR UPDATE SKIP LOCKED"
     locks = PostgreSQLLocks()
@@ -118,6 +111,9 @@ class PostgreSQL(PostgreSQLStatements, Dialect):
         "(CASE WHEN %(instant)s IS NOT NULL THEN EXTRACT(epoch FROM LEAST(GREATEST(%(instant)s, "
         "'0001-01-01 00:00+00'), '9999-12-31 23:59:59.999999+00')) * 1000000 END)::bigint"
     )
+
+    def later_sql(self, sql: str, seconds: float) -> str:
+        return sql.replace(self.now_sql, f"({self.now_sql} + make_interval(secs => {seconds:.6f}))")
 
     def json_parameter(self, connection: BaseDatabaseWrapper, text: str) -> Parameter:
         """Typed, so that it is JSON inside CASE as well."""
@@ -231,30 +227,6 @@ class PostgreSQL(PostgreSQLStatements, Dialect):
                 texts = [notice.payload for notice in session.notifies(timeout=0)]
         return texts
 
-    def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """By SQLSTATE; an operational error without one is a lost connection."""
-        if not isinstance(error, DatabaseError | InterfaceError):
-            return None
-        if has_no_connection(error):
-            return ErrorKind.NO_CONNECTION
-        state = self.error_code(error)
-        if state in _GONE or state.startswith("08"):
-            return ErrorKind.LOST_CONNECTION
-        if isinstance(error, OperationalError | InterfaceError) and len(state) != 5:
-            return ErrorKind.LOST_CONNECTION
-        return _TRANSIENT.get(state)
-
-    def never_sent(self, error: BaseException) -> bool:
-        """There was no session, the driver could not send all of the statement, or the server ended it first.
-
-        psycopg says "consuming input failed" for an answer that did not arrive: then it is unknown.
-        """
-        taken = self.error_code(error) not in _NEVER_TAKEN and not has_no_connection(error)
-        return not taken or str(error).startswith(_NEVER_SENT)
-
-    def error_code(self, error: BaseException) -> str:
-        return sqlstate(error) or type(error).__name__
-
     def plan(self, connection: BaseDatabaseWrapper, table: str, sql: str, params: Sequence[Parameter]) -> Plan | None:
         """Read the text of EXPLAIN."""
         with connection.cursor() as cursor:
@@ -287,6 +259,9 @@ class PostgreSQL(PostgreSQLStatements, Dialect):
         names = ", ".join(map(connection.ops.quote_name, tables))
         return [f"GRANT {rights} ON {names} TO {connection.ops.quote_name(account)};"]
 
+    def end_session_sql(self, session: int) -> str:
+        return f"SELECT pg_terminate_backend({session})"
+
     def session_use(self, connection: BaseDatabaseWrapper) -> SessionUse | None:
         """The smallest limit of the server, the account and the database."""
         if is_pooled(connection):
@@ -305,7 +280,9 @@ class PostgreSQL(PostgreSQLStatements, Dialect):
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
         """Read pg_settings, in its units."""
         with connection.cursor() as cursor:
-            cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(SETTINGS)])
+            cursor.execute(
+                "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [[rule.name for rule in self.rules]]
+            )
             return {str(name): str(value) for name, value in cursor.fetchall()}
 
 
@@ -321,14 +298,6 @@ def driver_problem(driver: Any) -> Problem | None:
         "lock would count as a lost connection.",
         'pip install "psycopg[binary]>=3.2". Django takes it as soon as it is installed.',
     )
-
-
-def has_no_connection(error: BaseException) -> bool:
-    """Whether the server, the account or a pool of psycopg had no connection left."""
-    if sqlstate(error) == "53300" or type(error.__cause__).__name__ in _POOL_ERRORS:
-        return True
-    # When a login is refused, psycopg has no code, only the words of libpq.
-    return sqlstate(error) is None and any(words in str(error) for words in _FULL)
 
 
 def _limit_idle(connection: BaseDatabaseWrapper, seconds: float, *, of_transaction: bool) -> None:

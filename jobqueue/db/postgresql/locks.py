@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from django.db import OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.locks import LockDialect, M, MutexTable, UniqueInsert, stale_snapshot, wait_ended
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.postgresql.statements import sqlstate
+from jobqueue.db.locks import LockDialect, M, MutexTable, T, UniqueInsert, stale_snapshot, wait_ended
+from jobqueue.db.postgresql.errors import CANCELED, LOCK_TIMEOUT, sqlstate
 from jobqueue.db.statements import one_value
 
 # A longer wait is asked for again: signals wait for the answer.
 _SLICE_SECONDS = 5.0
-#: SQLSTATE of a statement that statement_timeout or pg_cancel_backend() ended
-CANCELED = "57014"
 # libpq's PQTRANS_INERROR
 _INERROR = 3
 #: keys of one look: the server has room for some thousand locks of all sessions together
@@ -27,8 +25,6 @@ _KEYS_MAX = 100
 
 class PostgreSQLLocks(LockDialect):
     """PostgreSQL through psycopg."""
-
-    name = "PostgreSQL"
 
     def take_mutex(
         self, connection: BaseDatabaseWrapper, rows: MutexTable, key: str, timeout_seconds: float | None
@@ -44,7 +40,8 @@ class PostgreSQLLocks(LockDialect):
         sql += "RETURNING xmax = 0 AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')"
         try:
             with transaction.mark_for_rollback_on_error(using=connection.alias):
-                found = self._upsert(connection, sql, key, timeout_seconds)
+                take = partial(one_value, connection, sql, [key])
+                found = take() if timeout_seconds is None else self._within(connection, timeout_seconds, take, CANCELED)
                 if found:
                     self._refuse_swept(connection, rows)
         except OperationalError as error:
@@ -79,52 +76,35 @@ class PostgreSQLLocks(LockDialect):
 
     def insert_once(self, connection: BaseDatabaseWrapper, row: UniqueInsert, timeout_seconds: float) -> bool | None:
         """ON CONFLICT DO NOTHING waits for an uncommitted row of the same key; a savepoint survives the timeout."""
-        try:
-            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
-                with connection.cursor() as cursor:
-                    cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
-                    return bool(cursor.rowcount == 1)
-        except OperationalError as error:
-            if sqlstate(error) != "55P03":
-                raise
-            return None
 
-    def _upsert(
-        self, connection: BaseDatabaseWrapper, sql: str, key: str, timeout_seconds: float | None
-    ) -> bool | None:
-        """What the statement returned; None if it did not get its lock in time."""
-        if timeout_seconds is None:
-            return bool(one_value(connection, sql, [key]))
-        row = self._within(connection, sql, [key], timeout_seconds, also=CANCELED)
-        return None if row is None else bool(row[0])
+        def insert() -> bool:
+            with connection.cursor() as cursor:
+                cursor.execute(f"{row.sql} ON CONFLICT ({row.column}) DO NOTHING", row.params)
+                return bool(cursor.rowcount == 1)
+
+        return self._within(connection, timeout_seconds, insert)
 
     def _within(
-        self, connection: BaseDatabaseWrapper, sql: str, params: list[Parameter], timeout_seconds: float, also: str = ""
-    ) -> tuple[Any, ...] | None:
-        """The row of the statement; None: no lock in time, and a savepoint keeps the caller's transaction usable.
+        self, connection: BaseDatabaseWrapper, seconds: float, work: Callable[[], T], also: str = ""
+    ) -> T | None:
+        """The result of `work`; None: no lock in time, and a savepoint keeps the caller's transaction usable.
 
         `also`: another SQLSTATE that says so.
         """
         try:
-            with transaction.atomic(using=connection.alias), self._lock_wait(connection, timeout_seconds):
-                with connection.cursor() as cursor:
-                    cursor.execute(sql, params)
-                    row: tuple[Any, ...] = cursor.fetchone()
+            with transaction.atomic(using=connection.alias), self._lock_wait(connection, seconds):
+                return work()
         except OperationalError as error:
-            if sqlstate(error) not in ("55P03", also):
+            if sqlstate(error) not in (LOCK_TIMEOUT, also):
                 raise
             return None
-        return row
 
     @contextmanager
     def timed_transaction(self, connection: BaseDatabaseWrapper, lock_timeout_seconds: float | None) -> Iterator[None]:
         """lock_timeout of this transaction only: behind a pooler the session is not ours."""
-        with transaction.atomic(using=connection.alias):
-            if lock_timeout_seconds is None:
-                yield
-                return
-            with self._lock_wait(connection, lock_timeout_seconds):
-                yield
+        limit = nullcontext() if lock_timeout_seconds is None else self._lock_wait(connection, lock_timeout_seconds)
+        with transaction.atomic(using=connection.alias), limit:
+            yield
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
@@ -146,7 +126,7 @@ class PostgreSQLLocks(LockDialect):
                     cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
 
     def is_lock_timeout(self, error: BaseException) -> bool:
-        return sqlstate(error) == "55P03"
+        return sqlstate(error) == LOCK_TIMEOUT
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """Any error outside a savepoint: the server would answer COMMIT with a rollback, and the driver say nothing."""
@@ -193,7 +173,8 @@ class PostgreSQLLocks(LockDialect):
         if wait_seconds == 0:
             return False
         wait = _SLICE_SECONDS if wait_seconds is None else min(_SLICE_SECONDS, wait_seconds)
-        return self._within(connection, "SELECT pg_advisory_lock(%s)", [number], wait) is not None
+        take = partial(one_value, connection, "SELECT pg_advisory_lock(%s)", [number])
+        return self._within(connection, wait, take) is not None
 
     def release_named_lock(self, connection: BaseDatabaseWrapper, name: str) -> bool:
         """pg_advisory_unlock; false means that it was not this session's."""

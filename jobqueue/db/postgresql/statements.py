@@ -9,8 +9,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.callers_transaction import in_callers_transaction
-from jobqueue.db.parameters import Parameter
-from jobqueue.db.statements import GroupSeek, Q, Statements, bind
+from jobqueue.db.statements import GroupSeek, LooseScan, Parameter, Q, Statements, bind
 
 #: for the transaction that a statement with these in front of it is
 _IN_INDEX_ORDER = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; "
@@ -21,6 +20,7 @@ class PostgreSQLStatements(Statements):
 
     # Planned as a value that is not known yet.
     unestimated_sql = "(SELECT %s)"
+    part_number_sql = "(FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint / %(size)s)"
     joins_laterally = True
     compares_rows = True
     for_share_sql = "FOR SHARE"
@@ -63,23 +63,13 @@ class PostgreSQLStatements(Statements):
         part = f"SELECT j.* FROM unnest('{{{{{text}}}}}'::bigint[]) AS w (wanted) CROSS JOIN LATERAL ({seek}) AS j"
         return bind(queryset, f"({part} OFFSET 0) {{alias}}")
 
-    def loose_scan_sql(
-        self,
-        table: str,
-        columns: Sequence[str],
-        index: str,
-        *,
-        where: Sequence[str] = (),
-        order: Sequence[str] = (),
-        after: bool = False,
-        with_id: bool = False,
-    ) -> str:
+    def loose_scan_sql(self, scan: LooseScan) -> str:
         """With ids by the index's own order: MIN(id) of one value could walk the primary key, over all history."""
-        if not with_id:
-            return super().loose_scan_sql(table, columns, index, where=where, order=order, after=after)
-        assert after, "a first value to begin behind"
-        (column,) = columns
-        first = f"SELECT {column}, id FROM {table} WHERE {column} >"
+        if not scan.with_id:
+            return super().loose_scan_sql(scan)
+        assert scan.after, "a first value to begin behind"
+        (column,) = scan.columns
+        first = f"SELECT {column}, id FROM {scan.table} WHERE {column} >"
         in_order = f"ORDER BY {column}, id LIMIT 1"
         return (
             f"WITH RECURSIVE found ({column}, id) AS (({first} %s {in_order}) UNION ALL "
@@ -104,9 +94,3 @@ class PostgreSQLStatements(Statements):
             f"WHERE id = p.{seek.link} LIMIT 1) AS j ON true"
         )
         return sql, [[number for number, _ in after], [last for _, last in after]]
-
-
-def sqlstate(error: BaseException) -> str | None:
-    """SQLSTATE of the driver's exception; None where the server did not answer."""
-    found: str | None = getattr(error.__cause__, "sqlstate", None)
-    return found

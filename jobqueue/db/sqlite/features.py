@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db.dialect import Dialect, ErrorKind, Plan, TableIndex
-from jobqueue.db.parameters import Parameter
+from jobqueue.db.dialect import Plan, Problem, SettingRule, TableIndex
 from jobqueue.db.sqlite.diagnostics import SQLiteDiagnostics
-from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate, is_stale
+from jobqueue.db.sqlite.errors import SQLiteErrors
+from jobqueue.db.sqlite.locks import CLOCK, NOW_SQL, SQLiteLocks, busy_wait, immediate
 from jobqueue.db.sqlite.statements import SQLiteStatements
-from jobqueue.db.statements import marks, one_value
+from jobqueue.db.statements import Parameter, marks, one_value
 
 #: the least limit of waits for the one writer
 BUSY_SECONDS = 4.0
 
 
-class SQLite(SQLiteStatements, Dialect):
+_PAGE = "docs/howto/sqlite.md"
+_RULES = (
+    SettingRule(
+        "journal_mode", lambda value: value in ("wal", "memory"), "no_wal",
+        "readers and the writer block each other.",
+        f'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL". See {_PAGE}.',
+    ),
+    SettingRule(
+        "busy_timeout", lambda value: int(value) >= 1000, "busy_timeout",
+        "a write fails with 'database is locked' when another one takes longer than so many milliseconds.",
+        f'Set OPTIONS["timeout"] = 20 (seconds). See {_PAGE}.',
+    ),
+)  # fmt: skip
+
+
+class SQLite(SQLiteStatements, SQLiteErrors):
     """One writer at a time: a transaction of ours takes the write lock, so a read followed by a write is one unit."""
 
     name = "SQLite"
     supported = True
-    oldest = (3, 35, 0)  # it brought INSERT ... RETURNING
+    page = _PAGE
+    rules = _RULES
+    oldest = (3, 35)  # it brought INSERT ... RETURNING
     upgrade = "Use a Python with a newer SQLite."
     claim_strategy = "sqlite-immediate"
     claim_form = "SELECT, then a guarded UPDATE, in a BEGIN IMMEDIATE transaction"
@@ -39,17 +55,9 @@ class SQLite(SQLiteStatements, Dialect):
     now_sql = NOW_SQL
     now_plus_sql = CLOCK.replace("%%", "%%%%") + ", 'now', (%(expressions)s) || ' seconds') || '000'"
 
-    def error_kind(self, error: BaseException) -> ErrorKind | None:
-        """Busy, locked and full are transient; a file that cannot be opened or read counts as a lost connection."""
-        if isinstance(error, OperationalError):
-            text = str(error)
-            if "locked" in text or "busy" in text:
-                return ErrorKind.SERIALIZATION if is_stale(error) else ErrorKind.BUSY
-            if "is full" in text:
-                return ErrorKind.NO_ROOM
-            if "unable to open" in text or "disk I/O" in text:
-                return ErrorKind.LOST_CONNECTION
-        return None
+    def later_sql(self, sql: str, seconds: float) -> str:
+        """By a modifier of strftime; several of them add up."""
+        return sql.replace("'now'", f"'now', '{seconds:+.6f} seconds'")
 
     def write_refusal(self, connection: BaseDatabaseWrapper) -> str:
         """The session's query_only, a file opened with mode=ro, or one that this process may not write."""
@@ -64,10 +72,6 @@ class SQLite(SQLiteStatements, Dialect):
             return "mode=ro"
         return "file permissions" if path and not os.access(path, os.W_OK) else ""
 
-    def never_sent(self, error: BaseException) -> bool:
-        """There is no network that can lose an answer."""
-        return True
-
     @contextmanager
     def limit_reads(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         """A thread interrupts what runs when the time is over."""
@@ -80,9 +84,6 @@ class SQLite(SQLiteStatements, Dialect):
         """By the busy timeout, which stays at BUSY_SECONDS or less: of those who wait, some wait long behind others."""
         with connection.cursor() as cursor, busy_wait(cursor, max(seconds, BUSY_SECONDS), at_most=True):
             yield
-
-    def is_stopped(self, error: BaseException) -> bool:
-        return isinstance(error, OperationalError) and "interrupted" in str(error)
 
     def in_transaction(self, connection: BaseDatabaseWrapper, *, begun: bool = False) -> bool:
         session: Any = connection.connection
@@ -115,6 +116,28 @@ class SQLite(SQLiteStatements, Dialect):
             TableIndex(table, "" if name.startswith("sqlite_autoindex_") else name, tuple(columns))
             for (table, name), columns in found.items()
         ]
+
+    def analyze_sql(self, table: str) -> str:
+        """Of all tables."""
+        return "ANALYZE"
+
+    def options_problems(self, alias: str, options: Mapping[str, Any], file: str) -> Iterator[Problem]:
+        """W010 without IMMEDIATE transactions, W011 without a write-ahead log; for a file only."""
+        if ":memory:" in file:
+            return
+        if str(options.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+            yield Problem(
+                "W010",
+                f"The queue is on SQLite ({alias!r}) with deferred transactions: enqueue inside atomic() can fail "
+                'immediately with "database is locked".',
+                f'Set OPTIONS["transaction_mode"] = "IMMEDIATE" and a timeout of a few seconds: {self.page}',
+            )
+        if "wal" not in str(options.get("init_command") or "").lower():
+            yield Problem(
+                "W011",
+                f"The queue is on SQLite ({alias!r}) without write-ahead log: readers and the writer block each other.",
+                'Set OPTIONS["init_command"] = "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;".',
+            )
 
     def settings(self, connection: BaseDatabaseWrapper) -> dict[str, str]:
         """The pragmas journal_mode and busy_timeout (milliseconds), and "file", "" for a database in memory."""

@@ -10,6 +10,7 @@ from django.db import OperationalError, ProgrammingError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db.locks import LockDialect, MutexTable, UniqueInsert, stale_snapshot
+from jobqueue.db.sqlite.errors import error_name, is_stale
 from jobqueue.exceptions import StaleSnapshot
 
 _WAIT_MS_MAX = 2**31 - 1
@@ -55,13 +56,13 @@ class SQLiteLocks(LockDialect):
 
     @contextmanager
     def _brief_transaction(self, connection: BaseDatabaseWrapper, lock_seconds: float) -> Iterator[None]:
-        with connection.cursor() as cursor, busy_wait(cursor, lock_seconds, at_most=True):
-            with transaction.atomic(using=connection.alias):
-                yield
+        atomic = transaction.atomic(using=connection.alias)
+        with connection.cursor() as cursor, busy_wait(cursor, lock_seconds, at_most=True), atomic:
+            yield
 
     def is_lock_timeout(self, error: BaseException) -> bool:
         """SQLITE_BUSY, but not that a snapshot is too old to write."""
-        return _code(error).startswith("SQLITE_BUSY") and not is_stale(error)
+        return error_name(error).startswith("SQLITE_BUSY") and not is_stale(error)
 
     def rollback_cause(self, connection: BaseDatabaseWrapper, errors: Sequence[BaseException]) -> BaseException | None:
         """A full disk or a disk error ends the transaction."""
@@ -94,7 +95,7 @@ class SQLiteLocks(LockDialect):
             try:
                 block.__enter__()
             except OperationalError as error:
-                if not _code(error).startswith("SQLITE_BUSY"):
+                if not error_name(error).startswith("SQLITE_BUSY"):
                     raise
                 return False
         return True
@@ -115,15 +116,6 @@ class SQLiteLocks(LockDialect):
                     raise
                 return None
             return bool(cursor.rowcount == 1)
-
-
-def _code(error: BaseException) -> str:
-    return str(getattr(error.__cause__, "sqlite_errorname", ""))
-
-
-def is_stale(error: BaseException) -> bool:
-    """Whether a transaction may not write because the database has changed since it read."""
-    return _code(error) == "SQLITE_BUSY_SNAPSHOT"
 
 
 @contextmanager

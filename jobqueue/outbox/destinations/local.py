@@ -12,8 +12,8 @@ from asgiref.sync import async_to_sync, iscoroutinefunction
 
 from jobqueue.compat import Task
 from jobqueue.conf import load
+from jobqueue.context.guards import close_left_open
 from jobqueue.db.fields import Encoded
-from jobqueue.db.user_code import close_left_open
 from jobqueue.exceptions import DestinationDown, InvalidType, QueueFull
 from jobqueue.failures import dotted_path
 from jobqueue.outbox.destinations.base import Destination, Outcome

@@ -16,6 +16,7 @@ from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot, Unestimated, UnestimatedSlot
 from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, prepare_rows
+from jobqueue.db.statements import LooseScan
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 
@@ -115,11 +116,9 @@ def queue_names(*, using: str, limit: int = NAMES_MAX, after: str | None = None)
     """
     connection = connections[using]
     table, column = map(connection.ops.quote_name, (Job._meta.db_table, "queue"))
+    scan = LooseScan(table, [column], INDEX, after=after is not None)
     with connection.cursor() as cursor:
-        if after is None:
-            cursor.execute(vendor(using).loose_scan_sql(table, [column], INDEX), [limit])
-        else:
-            cursor.execute(vendor(using).loose_scan_sql(table, [column], INDEX, after=True), [after, limit])
+        cursor.execute(vendor(using).loose_scan_sql(scan), [limit] if after is None else [after, limit])
         return [str(name) for (name,) in cursor.fetchall()]
 
 
@@ -130,14 +129,14 @@ def waiting_names(*, using: str) -> list[str]:
     """
     connection = connections[using]
     with connection.cursor() as cursor:
-        sql = vendor(using).loose_scan_sql(
+        scan = LooseScan(
             connection.ops.quote_name(Job._meta.db_table),
             ["queue"],
             INDEX,
             where=[f"status = {vendor(using).unestimated_sql % Job.Status.READY}", "gate = 0"],
             order=["priority", "run_at", "id"],
         )
-        cursor.execute(sql)
+        cursor.execute(vendor(using).loose_scan_sql(scan))
         return [str(name) for (name,) in cursor.fetchall()]
 
 

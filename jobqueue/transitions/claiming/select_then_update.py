@@ -141,8 +141,8 @@ def lock_rows(rows: JobQuerySet, limit: int, using: str, columns: tuple[str, ...
         "valid_until": Selected("expires_at"),
         "now": Selected(UtcNow()),
     }
-    free: QuerySet[Any] = vendor(using).lock_rows(rows).annotate(**instants).values_list(*columns)
-    return free[:limit]
+    shown: QuerySet[Any] = rows.annotate(**instants).values_list(*columns)
+    return vendor(using).lock_rows(shown, limit)
 
 
 def lock_aged(queue: str, limit: int, *, using: str, columns: tuple[str, ...] | None = None) -> dict[int, list[Row]]:

@@ -138,5 +138,5 @@ def _statement(
     changes = lease_columns(UtcNow(), UtcNowPlus(granted))
     found = [*(_ELSE.get(name, name) for name in columns), Selected("lock_until")]
     with transaction.atomic(using=using):
-        locked = vendor(using).lock_rows(due).values("pk")[:limit]
+        locked = vendor(using).lock_rows(due.values("pk"), limit)
         return prepare_change_returning(Job.objects.using(using).filter(AnyOfArray(F("pk"), locked)), changes, found)

@@ -11,7 +11,7 @@ from django.db import connections
 from jobqueue.backoff import Backoff
 from jobqueue.db import fault_vendor, is_lost_connection, is_refusal, one_writer
 from jobqueue.db.dialect import ErrorKind
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit

@@ -18,7 +18,7 @@ from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import Opening, limit_idle_transactions, observe_openings
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.waiting import on_closed, on_opened
 from jobqueue.lockstats import recorder

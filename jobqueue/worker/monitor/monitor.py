@@ -22,7 +22,7 @@ from jobqueue import signals
 from jobqueue.db import one_writer
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import limit_idle_transactions, ping
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.lockstats import recorder
 from jobqueue.log_format import count_of

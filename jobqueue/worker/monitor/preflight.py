@@ -13,7 +13,7 @@ from django.db import Error, connections
 import jobqueue
 from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
-from jobqueue.db import Problem, vendor
+from jobqueue.db import Problem, supported, vendor
 from jobqueue.db.alias import is_in_memory
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.sessions import pool_problem
@@ -49,7 +49,7 @@ def preflight(options: Options) -> int:
     try:
         found = retry_transient("check", lambda: vendor(options.database), using=options.database)
         if not found.supported:
-            logger.error("%s is not supported; use MySQL, MariaDB, PostgreSQL or SQLite", connection.vendor)
+            logger.error("%s is not supported; use %s", connection.vendor, supported())
             return MISCONFIGURED
         missing = retry_transient("check", lambda: pending_migrations(options.database), using=options.database)
         isolation = retry_transient("check", lambda: found.isolation(connection), using=options.database)

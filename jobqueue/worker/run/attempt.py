@@ -22,7 +22,7 @@ from jobqueue.conf import load
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 from jobqueue.exceptions import JobCanceled, LockNotAcquired, UnknownTask, WrongArguments
 from jobqueue.failures import FailureCause, describe, is_permanent, summary
 from jobqueue.gates import declared

@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue.db import fault_vendor
 from jobqueue.db.sessions import has_ended
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.time_limit import watched
 
 _DOUBTED = "_jobqueue_doubted"
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from jobqueue.db import stuck_statements
-from jobqueue.db.stuck_statements import StuckStatements
+from jobqueue.db.time_limit import StuckStatements, watch_with
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -21,7 +20,7 @@ class Watchdog:
 
     def __init__(self, name: str, seconds: float) -> None:
         stuck = StuckStatements(name, seconds)
-        stuck_statements.watch_with(stuck)
+        watch_with(stuck)
         self.duties: list[Callable[[], None]] = [stuck.cut]
         self._failing = False
 

@@ -16,8 +16,8 @@ POSTGRESQL = [
     ),
     mutant(
         "PostgreSQL: a lost answer counts as a statement that was never sent",
-        "db/postgresql/features.py",
-        "PostgreSQL.never_sent",
+        "db/postgresql/errors.py",
+        "PostgreSQLErrors.never_sent",
         "str(error).startswith(_NEVER_SENT)",
         "'failed: ' in str(error)",
         "tests/faults/test_lost_answers.py",
@@ -25,7 +25,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a lock that is not available is no transient error: 55P03",
-        "db/postgresql/features.py",
+        "db/postgresql/errors.py",
         "_TRANSIENT",
         '"55P03": ErrorKind.LOCK_TIMEOUT,',
         "",
@@ -34,7 +34,7 @@ POSTGRESQL = [
     ),
     mutant(
         "a session that the server has terminated counts as one that works: 57P01",
-        "db/postgresql/features.py",
+        "db/postgresql/errors.py",
         "_GONE",
         '{"57P01", "57P02"',
         '{"57P02"',
@@ -89,8 +89,8 @@ POSTGRESQL = [
     ),
     mutant(
         "a server without a free connection is not waited for: 53300",
-        "db/postgresql/features.py",
-        "has_no_connection",
+        "db/postgresql/errors.py",
+        "PostgreSQLErrors._has_no_connection",
         'sqlstate(error) == "53300" or type',
         "type",
         "tests/db/test_error_kinds.py",
