@@ -217,7 +217,7 @@ def _hold(outcome: Outcome) -> None:
 
 def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
     """Do what a monitor does for one process, until it has ended; returns its wait status."""
-    slot, overtime, keeper = scoreboard.slots[0], Overtime(scoreboard), _Keeper(lease, scoreboard)
+    slot, overtime, monitor = scoreboard.slots[0], Overtime(scoreboard), _Monitor(lease, scoreboard)
     slot.state = State.RUNNING
     renewed = flagged = looked = time.monotonic()
     while True:
@@ -230,14 +230,14 @@ def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
             overtime.enforce([0])
         if now - renewed > renew_seconds:
             renewed = now
-            keeper.do(keeper.renew)
+            monitor.do(monitor.renew)
         if now - flagged > _FLAG_SECONDS:
             flagged = now
-            keeper.do(keeper.flag)
+            monitor.do(monitor.flag)
         time.sleep(_LOOK_SECONDS)
 
 
-class _Keeper:
+class _Monitor:
     """Renews the lease of a job that runs alone in another process, and tells it to stop if it was lost or canceled."""
 
     def __init__(self, lease: Lease, scoreboard: Scoreboard) -> None:

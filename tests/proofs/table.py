@@ -408,7 +408,15 @@ TASKS = Page(
 FAILURES = Page(
     "failures",
     "Causes, outcomes, redrives of dead letters, the budget of retries.",
-    (*ENGINE, "jobqueue/failures", "jobqueue/dead_letters", "jobqueue/runs", "jobqueue/backoff.py", "jobqueue/tasks"),
+    (
+        *ENGINE,
+        "jobqueue/failures",
+        "jobqueue/dead_letters",
+        "jobqueue/runs",
+        "jobqueue/backoff.py",
+        "jobqueue/requested.py",
+        "jobqueue/tasks",
+    ),
     (
         Part(
             "causes",

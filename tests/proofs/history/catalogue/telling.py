@@ -452,8 +452,8 @@ MASKING = [
         "a discarded job is an error for Django's log",
         "worker/run/task_signals.py",
         "_ENDS",
-        "RunOutcome.DISCARDED: (logging.INFO,",
-        "RunOutcome.DISCARDED: (logging.ERROR,",
+        "end.outcome: (logging.INFO,",
+        "end.outcome: (logging.ERROR,",
         "tests/worker/test_task_signals.py",
     ),
     mutant(
