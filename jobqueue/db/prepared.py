@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, DateTimeField, Expression, IntegerField, Model, Q, QuerySet, Value, When
 from django.db.models.sql import DeleteQuery, UpdateQuery
 
-from jobqueue.db import vendor
+from jobqueue.db import vendor, vendor_of
 from jobqueue.db.expressions import Slot
 from jobqueue.db.statements import Parameter, Statement, placeholder
 
@@ -33,7 +33,8 @@ class Prepared:
 
     def rows(self, **values: object) -> list[tuple[Any, ...]]:
         """Run it; the rows, converted as the queryset would convert them."""
-        return self._fetch(*self._bound(values, connections[self._using]))
+        connection = connections[self._using]
+        return self._fetch(connection, *self._bound(values, connection))
 
     def rows_of_each(self, runs: Sequence[Mapping[str, object]], at_once: int = 100) -> list[tuple[Any, ...]]:
         """Run it for each of `runs`, `at_once` in one statement; all rows together.
@@ -66,7 +67,7 @@ class Prepared:
             params += [parameter for _, bound in rendered for parameter in bound]
         text, others = self._with_columns()
         wanted = f"(VALUES {', '.join(rows)}) AS v({', '.join(slots)})"
-        return self._fetch(f"SELECT t.* FROM {wanted} CROSS JOIN LATERAL ({text}) AS t", [*params, *others])
+        return self._fetch(connection, f"SELECT t.* FROM {wanted} CROSS JOIN LATERAL ({text}) AS t", [*params, *others])
 
     def _with_columns(self) -> tuple[str, list[Parameter]]:
         """The text with a column of v for each slot, and the other parameters."""
@@ -87,17 +88,17 @@ class Prepared:
     def _union(self, runs: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
         if len(runs) == 1:
             return self.rows(**runs[0])
-        part = "({text})" if vendor(self._using).has_parentheses_in_union else _PART
+        connection = connections[self._using]
+        part = "({text})" if vendor_of(connection).has_parentheses_in_union else _PART
         texts: list[str] = []
         params: list[Parameter] = []
         for values in runs:
-            text, bound = self._bound(values, connections[self._using])
+            text, bound = self._bound(values, connection)
             texts.append(part.format(text=text, place=len(texts)))
             params += bound
-        return self._fetch(" UNION ALL ".join(texts), params)
+        return self._fetch(connection, " UNION ALL ".join(texts), params)
 
-    def _fetch(self, text: str, params: Sequence[Parameter]) -> list[tuple[Any, ...]]:
-        connection = connections[self._using]
+    def _fetch(self, connection: BaseDatabaseWrapper, text: str, params: Sequence[Parameter]) -> list[tuple[Any, ...]]:
         with connection.cursor() as cursor:
             cursor.execute(text, params)
             found = cursor.fetchall()

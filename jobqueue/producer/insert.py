@@ -142,10 +142,7 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
 
 
 def dated_insertion(job: NewJob, connection: BaseDatabaseWrapper) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it.
-
-    None if it was not read.
-    """
+    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None: not read)."""
     columns, (row,) = _columns([job], connection)
     return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
