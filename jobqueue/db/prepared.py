@@ -276,14 +276,15 @@ def ids_that_meet(part: QuerySet[Any], rest: Q, *, order: str = "", most: int) -
     """Up to `most` ids of a part, which has a limit. `order`: "ASC", "DESC", or "" for none."""
     assert rest, "without conditions all of them meet"
     sort = f" ORDER BY c.id {order}" if order else ""
-    found = _fetch(part, rest, f"SELECT c.id FROM ({{}}) c WHERE c.meets = 1{sort} LIMIT {most}")
+    found = _fetch(part, rest, f"SELECT c.id FROM ({{}}) c WHERE c.meets = 1{sort}{vendor(part.db).limit_sql(most)}")
     return [int(job_id) for (job_id,) in found]
 
 
 def lowest_ids(part: QuerySet[Any], most: int) -> tuple[int, list[int]]:
     """The number of rows of a part, which has a limit, and up to `most` of their ids, the lowest ones in order."""
     # One row at least: each of them has the number.
-    found = _fetch(part, None, f"SELECT c.id, COUNT(*) OVER () FROM ({{}}) c ORDER BY c.id LIMIT {max(1, most)}")
+    limit = vendor(part.db).limit_sql(max(1, most))
+    found = _fetch(part, None, f"SELECT c.id, COUNT(*) OVER () FROM ({{}}) c ORDER BY c.id{limit}")
     return (int(found[0][1]), [int(row[0]) for row in found[:most]]) if found else (0, [])
 
 
@@ -308,7 +309,8 @@ def raw_rows(rows: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
 
 def _limit(using: str, most: int | None) -> str:
     # PostgreSQL could expect fewer rows than the limit, and read and sort all of them instead of following the index.
-    return f" LIMIT {vendor(using).unestimated_sql % most}"
+    server = vendor(using)
+    return server.limit_sql(server.unestimated_sql % most)
 
 
 def _fetch(part: QuerySet[Any], rest: Q | None, text: str) -> list[tuple[Any, ...]]:

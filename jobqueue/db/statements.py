@@ -131,6 +131,10 @@ class Statements:
         """A block for a statement of its own transaction whose rows come in the order of an index: no plan may sort."""
         yield
 
+    def limit_sql(self, most: int | str, offset: int = 0) -> str:
+        """The end of a SELECT that gives `most` rows, behind the first `offset` ones."""
+        return f" LIMIT {most}" + (f" OFFSET {offset}" if offset else "")
+
     # ---- rows found by key
     def lock_rows(self, queryset: Q, limit: int | None = None) -> Q:
         """The first `limit` rows of a queryset, None = all, locked; those that others have locked are left out.

@@ -24,6 +24,11 @@ from jobqueue.db import fault_vendor, vendor, vendor_of
 from jobqueue.db.retry import LOCK_TRIES
 from jobqueue.exceptions import StatementTimeout
 
+logger = logging.getLogger("jobqueue.db")
+
+#: the least and the most seconds for which StuckStatements waits for an answer
+SECONDS_MIN, SECONDS_MAX = 5.0, 600.0
+
 
 class TimeLimit:
     """The limit of a block of several reads."""
@@ -110,11 +115,6 @@ def lock_limit(seconds: float = LOCK_SECONDS, *, using: str) -> Iterator[None]:
         finally:
             connection_created.disconnect(limit)
             setattr(own, LOCK_TRIES, before)
-
-
-#: how long a thread of a worker waits for an answer
-SECONDS_MIN, SECONDS_MAX = 5.0, 600.0
-logger = logging.getLogger("jobqueue.db")
 
 
 class StatementTimer:

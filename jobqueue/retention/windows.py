@@ -227,7 +227,7 @@ def place_behind(most: int, groups: Sequence[Group], using: str) -> Place | None
         params += values
     of_all = f"SELECT pk FROM ({' UNION ALL '.join(texts)}) AS newest ORDER BY due DESC, pk DESC"
     with connections[using].cursor() as cursor:
-        cursor.execute(f"{of_all} LIMIT 1 OFFSET {most:d}", params)
+        cursor.execute(of_all + vendor(using).limit_sql(1, offset=most), params)
         row = cursor.fetchone()
     known = Job.objects.using(using).filter(pk=row[0]).values_list(_DUE_AT, "pk").first() if row else None
     return None if known is None else Place(*known)

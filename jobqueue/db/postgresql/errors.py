@@ -51,9 +51,7 @@ _SIMULATED = {
 class PostgreSQLErrors(Dialect):
     """By the SQLSTATE; errors that have none are of the driver, or of a login that was refused."""
 
-    refusals = (
-        "too many clients", "too many connections", "remaining connection slots", "no more connections allowed",
-    )  # fmt: skip
+    refusals = ("too many clients", "too many connections", "remaining connection slots", "no more connections allowed")
 
     def error_kind(self, error: BaseException) -> ErrorKind | None:
         """By SQLSTATE; an operational error without one is a lost connection."""

@@ -13,12 +13,7 @@ from jobqueue.failures import FailureCause
 #: primary result codes; IOERR, CANTOPEN, READONLY and PERM are about the disk of this host
 _RESOURCE = {3, 5, 6, 7, 8, 9, 10, 13, 14, 15}
 _DATA = {1, 11, 17, 18, 19, 20, 21, 23, 25, 26}
-_BUSY = ("SQLITE_BUSY", 5, "database is locked")
-_SIMULATED = {
-    ErrorKind.DEADLOCK: _BUSY,
-    ErrorKind.LOCK_TIMEOUT: _BUSY,
-    ErrorKind.LOST_CONNECTION: ("SQLITE_IOERR", 10, "disk I/O error"),
-}
+_BUSY, _UNREADABLE = ("SQLITE_BUSY", 5, "database is locked"), ("SQLITE_IOERR", 10, "disk I/O error")
 
 
 class SQLiteErrors(Dialect):
@@ -58,10 +53,11 @@ class SQLiteErrors(Dialect):
     def simulated(self, connection: BaseDatabaseWrapper, kind: ErrorKind) -> Simulated:
         """The nearest errors to deadlocks and lost sessions: a busy file, and one that cannot be read."""
         wrapper: Any = connection
-        name, code, text = _SIMULATED[kind]
+        is_lost = kind is ErrorKind.LOST_CONNECTION
+        name, code, text = _UNREADABLE if is_lost else _BUSY
         error = wrapper.Database.OperationalError(text)
         error.sqlite_errorname, error.sqlite_errorcode = name, code
-        return error, wrapper.connection.rollback if kind is ErrorKind.LOST_CONNECTION else None
+        return error, wrapper.connection.rollback if is_lost else None
 
 
 def error_name(error: BaseException) -> str:
