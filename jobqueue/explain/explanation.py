@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import Flag, IntEnum, auto
 
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue.durations import format_seconds
 from jobqueue.gates.waiting import FLOW_GATE
@@ -32,7 +33,7 @@ class Look(Flag):
     EACH = JOBS | BACKLOG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Code:
     """What holds for all explanations of a code, whatever their evidence."""
 
@@ -51,55 +52,43 @@ class Code:
 
 #: by what `code` may be, in the order of docs/reference/explain.md
 CODES = {
-    "paused": Code(
-        looks=Look.RULES | Look.BACKLOG,
-        words=gettext_lazy("task %(subject)s is paused"),
-        is_meant=True,
-        on_queue_page=True,
-    ),
-    "draining": Code(looks=Look.RULES, is_meant=True, on_queue_page=True),
-    "held": Code(looks=Look.EACH, is_meant=True, is_example=True),
-    "expired": Code(looks=Look.JOBS),
+    "paused": Code(Look.RULES | Look.BACKLOG, _("task %(subject)s is paused"), is_meant=True, on_queue_page=True),
+    "draining": Code(Look.RULES, is_meant=True, on_queue_page=True),
+    "held": Code(Look.EACH, is_meant=True, is_example=True),
+    "expired": Code(Look.JOBS),
     "key": Code(
-        looks=Look.LIMITS | Look.EACH,
-        words=gettext_lazy("all slots of the concurrency key %(subject)s are taken"),
+        Look.LIMITS | Look.EACH,
+        _("all slots of the concurrency key %(subject)s are taken"),
         is_meant=True,
         on_queue_page=True,
     ),
-    "parents": Code(looks=Look.EACH, words="", is_meant=True, is_example=True),
-    "unknown_task": Code(looks=Look.EACH, is_meant=True, is_example=True),
-    "not_due": Code(looks=Look.EACH, is_meant=True),
-    "breaker": Code(
-        looks=Look.LIMITS | Look.EACH,
-        words=gettext_lazy("the circuit breaker of %(subject)s is not closed"),
-        is_meant=True,
-    ),
+    "parents": Code(Look.EACH, "", is_meant=True, is_example=True),
+    "unknown_task": Code(Look.EACH, is_meant=True, is_example=True),
+    "not_due": Code(Look.EACH, is_meant=True),
+    "breaker": Code(Look.LIMITS | Look.EACH, _("the circuit breaker of %(subject)s is not closed"), is_meant=True),
     "slot": Code(
-        looks=Look.LIMITS | Look.EACH,
-        words=gettext_lazy("all slots of task %(subject)s are taken"),
-        is_meant=True,
-        on_queue_page=True,
+        Look.LIMITS | Look.EACH, _("all slots of task %(subject)s are taken"), is_meant=True, on_queue_page=True
     ),
     "rate": Code(
-        looks=Look.LIMITS | Look.EACH,
-        words=gettext_lazy("the rate limit of %(subject)s is used up for the moment"),
+        Look.LIMITS | Look.EACH,
+        _("the rate limit of %(subject)s is used up for the moment"),
         is_meant=True,
         on_queue_page=True,
     ),
-    "no_worker": Code(looks=Look.WORKERS | Look.BACKLOG),
+    "no_worker": Code(Look.WORKERS | Look.BACKLOG),
     "database_slow": Code(),
-    "host_exhausted": Code(looks=Look.WORKERS),
-    "connection": Code(looks=Look.STACKS | Look.EACH),
-    "outside_service": Code(looks=Look.STACKS | Look.EACH, runs=True),
-    "hanging": Code(looks=Look.STACKS | Look.EACH, runs=True),
-    "workers_busy": Code(looks=Look.EACH),
-    "monitor_dead": Code(looks=Look.BACKLOG),
+    "host_exhausted": Code(Look.WORKERS),
+    "connection": Code(Look.STACKS | Look.EACH),
+    "outside_service": Code(Look.STACKS | Look.EACH, runs=True),
+    "hanging": Code(Look.STACKS | Look.EACH, runs=True),
+    "workers_busy": Code(Look.EACH),
+    "monitor_dead": Code(Look.BACKLOG),
     "row_lock": Code(on_queue_page=True),
     "read_only": Code(),
-    "running": Code(looks=Look.EACH, runs=True),
+    "running": Code(Look.EACH, runs=True),
     "quarantined": Code(),
-    "ended": Code(looks=Look.EACH),
-    "clock_skew": Code(looks=Look.WORKERS),
+    "ended": Code(Look.EACH),
+    "clock_skew": Code(Look.WORKERS),
 }
 #: jobs that a text and the evidence name
 JOBS_SHOWN = 10

@@ -12,22 +12,8 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.database import Stopwatch, read_only
-from jobqueue.explain.explanation import (
-    JOBS_SHOWN,
-    Explanation,
-    Finding,
-    Look,
-    id_list,
-    iso,
-    reason_in_words,
-    span,
-)
-from jobqueue.explain.limits import (
-    drain_of,
-    limits_of_job,
-    limits_of_whole_queue,
-    pause_at,
-)
+from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, Finding, Look, id_list, iso, reason_in_words, span
+from jobqueue.explain.limits import drain_of, limits_of_job, limits_of_whole_queue, pause_at
 from jobqueue.explain.row_locks import Locks, row_locks
 from jobqueue.explain.rows import ALL_GATES, LEVELS_MAX, Place, ReadJob, read_jobs, read_place, spots_of, unread_place
 from jobqueue.explain.stacks import may_wait_for_row, waits_of_workers
