@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from logging import DEBUG
@@ -223,24 +223,13 @@ class JobQueueBackend(BaseTaskBackend):
 
         spec, most = spec_of(task), load().max_payload_bytes
         texts = [Encoded(dump(payload, max_bytes=most)) for payload in payloads]
-        first = new_job(
-            task.queue_name,
-            texts[0],
-            priority=int(task.priority),
-            run_at=_aware(task.run_after),
-            max_attempts=spec.max_attempts,
-        )
-        shared = replace(
-            first,
-            task=task.module_path,
-            options=own_options(task, first.run_at),
-            **columns_of(spec),
-        )
-        # Not by replace(), which reads all fields of the job again for each of many.
-        make = partial(type(shared), **{field.name: getattr(shared, field.name) for field in fields(shared)})
+        run_at = _aware(task.run_after)
+        first = new_job(task.queue_name, texts[0], priority=int(task.priority), run_at=run_at)
+        own = own_options(task, first.run_at)
+        make = replace(first, task=task.module_path, options=own, **columns_of(spec)).maker()
         if not _hashes(spec) and all(getattr(spec, name) is None for name in _KEYS):
             return [make(payload=text) for text in texts]
-        return [make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
+        return [make(payload=text, **_keys(task, given)) for text, given in zip(texts, payloads, strict=True)]
 
     def _expires_at(self, expires: float | datetime, run_at: datetime | None) -> datetime:
         if isinstance(expires, datetime):
