@@ -1,7 +1,7 @@
 """The options of @task and using(): one table, whose rows are the fields of TaskSpec.
 
-A new option is a row here, its name in TaskFields (or in the fields that using() takes too), and the code that acts on
-it. Needs no models: @task comes before the apps are ready.
+A new option is a row here, its name in TaskFields (or in _Fields, if using() takes it too, or in JobFields, if raw jobs
+have it as well), and the code that acts on it. Needs no models: @task comes before the apps are ready.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def test_every_folder_of_tests_is_listed():
     assert sorted(listed) == sorted(str(folder.relative_to(ROOT)) for folder in folders)
 
 
-def test_there_are_ten_wishes():
-    assert len(WISHES) == 10
+def test_there_are_twelve_wishes():
+    assert len(WISHES) == 12
 
 
 def test_each_question_of_a_review_names_tests_that_exist():
