@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from logging import DEBUG
@@ -263,17 +263,9 @@ _shared: dict[int, _Shared] = {}
 
 def _make(task: AnyTask) -> Callable[..., NewJob]:
     spec = spec_of(task)
-    job = new_job(
-        task.queue_name,
-        Encoded("{}"),
-        priority=int(task.priority),
-        run_at=_aware(task.run_after),
-        max_attempts=spec.max_attempts,
-    )
-    own = {"task": task.module_path, "options": own_options(task, job.run_at), **columns_of(spec)}
-    given = {field.name: getattr(job, field.name) for field in fields(job)} | own
-    del given["payload"]
-    return partial(type(job), **given)
+    job = new_job(task.queue_name, Encoded("{}"), priority=int(task.priority), run_at=_aware(task.run_after))
+    own = own_options(task, job.run_at)
+    return replace(job, task=task.module_path, options=own, **columns_of(spec)).maker()
 
 
 def _jobs(task: AnyTask, shared: _Shared, payloads: Sequence[dict[str, JSON]]) -> list[NewJob]:

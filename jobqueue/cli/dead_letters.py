@@ -18,26 +18,26 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of, one_line
 from jobqueue.masking import mask_text
 from jobqueue.models import Job
-from jobqueue.runs.job_filter import check_fingerprint
+from jobqueue.runs.job_filter import FILTERS, DeadFilter, Filter, check_fingerprint
 from jobqueue.transitions import retry
 from jobqueue.worker.alone import run_alone
 
 _NOTE_CHARS = 200
-_FILTERS = ("fingerprint", "queue", "task", "cause")
+#: the filters of redrive() that are options
+_FILTERS = {name: FILTERS[name] for name in DeadFilter.__annotations__ if FILTERS[name].option is not None}
 
 
-def add_filter(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--fingerprint", default=None, metavar="F", help="failures of this kind: see jobs list --groups"
-    )
-    parser.add_argument("--queue", default=None, metavar="NAME", help="jobs of this queue")
-    parser.add_argument("--task", default=None, metavar="PATH", help="jobs of this task")
-    parser.add_argument("--cause", default=None, metavar="CAUSE", help="failures of this cause, such as dependency")
+def add_filter(parser: ArgumentParser, filters: Mapping[str, Filter] = FILTERS) -> None:
+    """Declare the options of those filters that have one."""
+    for name, one in filters.items():
+        if one.option is not None:
+            metavar, meaning = one.option
+            parser.add_argument(f"--{name}", default=None, metavar=metavar, help=meaning)
 
 
-def filter_of(given: dict[str, Any]) -> dict[str, str]:
+def filter_of(given: dict[str, Any], filters: Mapping[str, Filter] = FILTERS) -> dict[str, str]:
     """The options of add_filter() that were given."""
-    return {name: given[name] for name in _FILTERS if given[name] is not None}
+    return {name: given[name] for name, one in filters.items() if one.option is not None and given[name] is not None}
 
 
 def shortened(note: str) -> str:
@@ -54,7 +54,7 @@ def _declare_retry(parser: ArgumentParser) -> None:
         action="store_true",
         help="run them here, each in a process of its own: for quarantined jobs, which kill their worker",
     )
-    add_filter(parser)
+    add_filter(parser, _FILTERS)
     add("--everything", action="store_true", help="all dead letters")
     add("--limit", type=count(10**9), default=None, metavar="N", help="at most N dead letters, the oldest first")
     add("--canary", type=count(1000), default=0, metavar="N", help="retry N jobs first, the others when these pass")
@@ -66,7 +66,7 @@ def _declare_retry(parser: ArgumentParser) -> None:
 def _retry(using: str, given: dict[str, Any]) -> Results:
     options = {name: given[name] for name in ("everything", "limit", "canary", "rate", "dry_run") if given[name]}
     # A dry run of ids alone shows what the same command does without --dry-run.
-    if filter_of(given) or options.keys() - ({"dry_run"} if given["ids"] and not given["alone"] else set()):
+    if filter_of(given, _FILTERS) or options.keys() - ({"dry_run"} if given["ids"] and not given["alone"] else set()):
         return _redrive(using, given, options)
     if not given["ids"]:
         raise InvalidValue("jobs retry needs ids of jobs, or a filter such as --fingerprint. Nothing was changed.")
@@ -105,7 +105,9 @@ def _redrive(using: str, given: dict[str, Any], options: dict[str, Any]) -> Resu
     """Record a redrive of the dead letters that match; 5 if there is none, or if the answer is no."""
     if given["alone"]:
         raise InvalidValue("--alone takes ids of jobs, no filter and no canary or rate. Nothing was changed.")
-    wanted: dict[str, Any] = filter_of(given) | ({"job_ids": given["ids"]} if given["ids"] else {}) | {"using": using}
+    wanted: dict[str, Any] = {**filter_of(given, _FILTERS), "using": using}
+    if given["ids"]:
+        wanted["job_ids"] = given["ids"]
     found = redrive(**wanted, **{**options, "dry_run": True})
     if not given["dry_run"] and found.matched:
         if not confirm(f"Retry {_of(found)}?", yes=given["yes"]):

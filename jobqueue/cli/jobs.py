@@ -30,7 +30,7 @@ from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.states import STATES, condition_of
 from jobqueue.runs.dead_rows import dead_rows, in_order
-from jobqueue.runs.job_filter import check_dead_filter
+from jobqueue.runs.job_filter import check_columns
 from jobqueue.validation import check_id, readable_key
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
@@ -86,7 +86,7 @@ def _listed(found: list[dict[str, Any]], complete: bool) -> Iterator[str]:
 
 def _ids(using: str, given: dict[str, Any]) -> tuple[list[int], bool]:
     """The ids of the newest jobs that match, and whether all jobs were looked at that could be among them."""
-    wanted, limit = check_dead_filter(**filter_of(given)), given["limit"]
+    wanted, limit = check_columns(filter_of(given)), given["limit"]
     if given["state"] == "failed":
         rows = dead_rows(using, wanted).order_by("-pk") if "queue" in wanted else in_order(using).reverse()
         return list(rows.filter(**wanted).values_list("pk", flat=True)[:limit]), True
@@ -136,7 +136,7 @@ def _jobs(using: str, ids: list[int]) -> list[dict[str, Any]]:
 
 
 def _dead_letter_groups(using: str, given: dict[str, Any]) -> Result:
-    wanted = check_dead_filter(**filter_of(given))
+    wanted = check_columns(filter_of(given))
     if given["state"] not in (None, "failed"):
         raise InvalidValue("--groups is about dead letters: leave --state out.")
     rows, are_older = newest_rows(using, wanted, GROUPED_MAX)

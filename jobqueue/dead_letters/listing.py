@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -50,7 +51,7 @@ def fingerprints(
     return groups_of(dead_rows(alias, check_dead_filter(queue=queue, task=task, cause=cause)), alias)
 
 
-def newest_rows(using: str, wanted: DeadFilter, most: int) -> tuple[JobQuerySet, bool]:
+def newest_rows(using: str, wanted: Mapping[str, Any], most: int) -> tuple[JobQuerySet, bool]:
     """Those dead letters that match among the `most` newest ones, and whether there are older ones."""
     rows = dead_rows(using, wanted)
     part = in_order(using).reverse().values("pk")[:most].aggregate(number=Count("pk"), lowest=Min("pk"))

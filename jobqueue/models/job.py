@@ -67,8 +67,11 @@ class JobQuerySet(models.QuerySet[Any]):
         return self.filter(status=3)
 
 
-class Job(models.Model):
-    """A job. Every column that plain SQL may leave out has a database default."""
+class JobColumns(models.Model):
+    """The columns of a job. Every column that plain SQL may leave out has a database default.
+
+    job_archive has them too, but for those that models/archive.py leaves out.
+    """
 
     class Status(models.IntegerChoices):
         """The five states. Scheduled, retrying, blocked and parked jobs are READY with a wait_reason."""
@@ -139,6 +142,13 @@ class Job(models.Model):
     created_at = UtcDateTimeField(_("created at"), db_default=UtcNow())
     updated_at = UtcDateTimeField(_("updated at"), db_default=UtcNow())
     finished_at = UtcDateTimeField(_("finished at"), null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Job(JobColumns):
+    """A job."""
 
     objects = JobQuerySet.as_manager()
 

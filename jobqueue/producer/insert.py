@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache, partial
 from operator import attrgetter
@@ -27,26 +27,6 @@ from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
 _STATEMENT_BYTES = 4_000_000
 # In autocommit mode a shorter limit of the session is retried until the time is over; this is the minimum.
 _LEAST_SECONDS = 0.001
-# Left out of the INSERT where all jobs have the database's default: each value costs time per row.
-_DEFAULTS = {
-    "priority": 0,
-    "max_attempts": 25,
-    "task": None,
-    "dedupe_key": None,
-    "lease_seconds": None,
-    "run_at": None,
-    "expires_at": None,
-    "options": None,
-    "ordering_key": None,
-    "concurrency_key": None,
-    "dependency": None,
-    "unique_mode": 0,
-    "unique_seconds": None,
-}
-_NAMES = ("queue", "payload", *_DEFAULTS)
-_values_of = attrgetter(*_NAMES)
-#: what the job table has where a column is left out; the first two never are
-_USUAL = (object(), object(), *_DEFAULTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +36,11 @@ class NewJob:
     queue: str
     payload: Encoded
     priority: int = 0
-    run_at: datetime | None = None
     max_attempts: int = 25
     task: str | None = None
     dedupe_key: bytes | None = None
     lease_seconds: float | None = None
+    run_at: datetime | None = None
     expires_at: datetime | None = None
     options: Encoded | None = None
     ordering_key: bytes | None = None
@@ -93,6 +73,22 @@ class NewJob:
             return WAITS
         # Also for an instant that has passed: only the database's clock could tell. The claim removes the reason.
         return None if self.run_at is None else SCHEDULED
+
+    def maker(self) -> Callable[..., NewJob]:
+        """A function that makes a job like this one, but for the fields that it is given.
+
+        For many jobs: dataclasses.replace() reads all fields again for each.
+        """
+        return partial(NewJob, **{name: getattr(self, name) for name in _FIELDS})
+
+
+_FIELDS = {one.name: one.default for one in fields(NewJob)}
+#: the columns of a NewJob that may be left out, with their defaults in the database. An INSERT leaves out those that no
+#: job has set, for each value costs time per row
+OPTIONAL_COLUMNS = {
+    name: default for name, default in _FIELDS.items() if name not in ("queue", "payload", "replaces", "tags", "waits")
+}
+_OPTIONAL = attrgetter(*OPTIONAL_COLUMNS)
 
 
 def insertion(jobs: Sequence[NewJob], using: str, until: float) -> Callable[[], list[int]]:
@@ -184,21 +180,22 @@ def _job_table() -> _Table:
 
 def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns that must be given, and their values for each job."""
-    every = zip(_NAMES, zip(*map(_values_of, jobs), strict=True), _USUAL, strict=True)
+    every = zip(OPTIONAL_COLUMNS.items(), zip(*map(_OPTIONAL, jobs), strict=True), strict=True)
     count = len(jobs)
-    columns: dict[str, Sequence[Any]] = {name: values for name, values, usual in every if values.count(usual) < count}
-    if "run_at" in columns and None in columns["run_at"]:
+    given: dict[str, Sequence[Any]] = {"queue": [job.queue for job in jobs], "payload": [job.payload for job in jobs]}
+    given |= {name: own for (name, default), own in every if own.count(default) < count}
+    if None in given.get("run_at", ()):
         # A statement leaves the column out for all of its jobs, or for none.
         now = read_now(connection.alias)
-        columns["run_at"] = [instant or now for instant in columns["run_at"]]
-    gated = "ordering_key" in columns or any(job.waits for job in jobs)
+        given["run_at"] = [instant or now for instant in given["run_at"]]
+    gated = "ordering_key" in given or any(job.waits for job in jobs)
     if gated:
-        columns["gate"] = [job.gate for job in jobs]
-    if gated or "run_at" in columns:
-        columns["wait_reason"] = [job.wait_reason for job in jobs]
-    fields = _job_table().fields
-    prepared = [_prepared(fields[name], values, connection) for name, values in columns.items()]
-    return list(columns), list(zip(*prepared, strict=True))
+        given["gate"] = [job.gate for job in jobs]
+    if gated or "run_at" in given:
+        given["wait_reason"] = [job.wait_reason for job in jobs]
+    known = _job_table().fields
+    values = [_prepared(known[name], own, connection) for name, own in given.items()]
+    return [*given], list(zip(*values, strict=True))
 
 
 def _prepared(field: Any, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:

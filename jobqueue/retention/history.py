@@ -21,9 +21,8 @@ from jobqueue.models import ArchivedJob, Job, JobAttempt
 #: called with the ids of locked jobs, before they are deleted in the same transaction; what it returns is called after
 #: that, and before the commit
 Keep = Callable[[Sequence[int], str], Callable[[], None] | None]
-#: columns of an archived job that are not those of the job
-_OWN = ("failures", "archived_at")
-_COLUMNS = [field.name for field in ArchivedJob._meta.concrete_fields if field.name not in _OWN]
+_KEPT = {field.name for field in ArchivedJob._meta.concrete_fields}
+_COLUMNS = [field.name for field in Job._meta.concrete_fields if field.name in _KEPT]
 _DOCUMENTS = ("payload", "result", "options")
 _ATTEMPT_COLUMNS = ("attempt", "worker", "started_at", "ended_at", "cause", "error_class", "error", "log")
 

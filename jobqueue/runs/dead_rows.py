@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from django.db.models.lookups import Exact
 
 from jobqueue.db import vendor
@@ -9,10 +12,9 @@ from jobqueue.db.expressions import Unindexed
 from jobqueue.db.prepared import first_rows
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
-from jobqueue.runs.job_filter import DeadFilter
 
 
-def dead_rows(using: str, wanted: DeadFilter) -> JobQuerySet:
+def dead_rows(using: str, wanted: Mapping[str, Any]) -> JobQuerySet:
     """The FAILED jobs that match."""
     if "job_ids" in wanted:
         rows: JobQuerySet = Job.objects.using(using).dead().filter(pk__in=wanted["job_ids"])
@@ -24,7 +26,7 @@ def dead_rows(using: str, wanted: DeadFilter) -> JobQuerySet:
 
 
 def next_dead_ids(
-    using: str, wanted: DeadFilter, *, after_id: int, until_id: int, read_max: int, most: int
+    using: str, wanted: Mapping[str, Any], *, after_id: int, until_id: int, read_max: int, most: int
 ) -> tuple[list[int], int]:
     """Up to `most` ids of dead letters that match, in order, and the id up to which they have been looked for.
 

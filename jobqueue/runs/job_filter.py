@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures import FailureCause
@@ -19,6 +20,9 @@ from jobqueue.models import Job, JobTag
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.states import STATES, condition_of
 from jobqueue.validation import TASK_CHARS, check_ids, check_queue, check_tag, check_text, check_worker, did_you_mean
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 #: fingerprints of one filter, and ids that a text names
 FINGERPRINTS_MAX, NAMED_MAX = 100, 1000
@@ -54,7 +58,7 @@ def matching(
             # The range of ids here too, so that no other jobs of the tag are read.
             rows = rows.filter(pk__in=tags.filter(tag=value).values("job_id"))
         else:
-            rows = rows.filter(_CONDITIONS[name](value))
+            rows = rows.filter(FILTERS[name].condition(value))
     return rows
 
 
@@ -66,7 +70,7 @@ def condition(filters: Mapping[str, Any]) -> Q:
     found = Q()
     for name, value in sorted(filters.items()):  # in one order, so that a server sees one statement
         if name not in ("tag", "job_ids", "from_id"):
-            found &= _CONDITIONS[name](value)
+            found &= FILTERS[name].condition(value)
     return found
 
 
@@ -74,14 +78,14 @@ def check_filters(filters: Mapping[str, object]) -> dict[str, Any]:
     """The filters, if all have known names and possible values. Raises InvalidValue, InvalidType."""
     found = {}
     for name, value in filters.items():
-        if name not in _CHECKS:
+        if name not in FILTERS:
             raise InvalidValue(
-                f"there is no filter {name[:40]!r} for many jobs{did_you_mean(name, _CHECKS)}. Nothing was written; "
-                f"the filters are {', '.join(_CHECKS)}."
+                f"there is no filter {name[:40]!r} for many jobs{did_you_mean(name, FILTERS)}. Nothing was written; "
+                f"the filters are {', '.join(FILTERS)}."
             )
         if not isinstance(value, str):
             raise InvalidType(f"{name} must be a text, got {type(value).__name__}. Nothing was written.")
-        found[name] = _CHECKS[name](value)
+        found[name] = FILTERS[name].check(value)
     return found
 
 
@@ -94,17 +98,19 @@ def check_dead_filter(
     job_ids: Iterable[int | str] | None = None,
 ) -> DeadFilter:
     """The values that were given. Raises InvalidValue or InvalidType for what no dead letter can have."""
-    found = DeadFilter()
-    if fingerprint is not None:
-        found["fingerprint"] = check_fingerprint(fingerprint)
-    if queue is not None:
-        found["queue"] = check_queue(queue)
-    if task is not None:
-        found["task"] = _check_task(task)
-    if cause is not None:
-        found["cause"] = _check_cause(cause)
+    found = check_columns({"fingerprint": fingerprint, "queue": queue, "task": task, "cause": cause})
     if job_ids is not None:
         found["job_ids"] = check_ids(job_ids)
+    return cast("DeadFilter", found)
+
+
+def check_columns(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of columns, of filters that have an option, that were given (None: not). Raises as check_filters()."""
+    found = {}
+    for name, value in given.items():
+        if value is not None:
+            row = FILTERS[name]
+            found[name] = (row.check_one or row.check)(value)
     return found
 
 
@@ -193,26 +199,40 @@ def _cause(value: str) -> Q:
     return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
 
 
-_CHECKS: dict[str, Callable[[str], str]] = {
-    "state": _check_state,
-    "queue": check_queue,
-    "task": _check_task,
-    "tag": check_tag,
-    "cause": _check_cause,
-    "fingerprint": _check_fingerprints,
-    "worker": check_worker,
-    "job_ids": _check_named,
-    "from_id": _check_id,
+class Filter(NamedTuple):
+    """How a text is checked, the condition on a job that it means, and the title of the filter.
+
+    `option`: what `jobs list --help` says of the option of this name, which compares the column; None: no such option.
+    """
+
+    check: Callable[[str], str]
+    condition: Callable[[str], Q]
+    title: StrOrPromise
+    option: tuple[str, str] | None = None  # its metavar, and its help
+    check_one: Callable[[str], str] | None = None  # of the column's value, if `check` takes several
+
+
+def _of_tag(value: str) -> Q:
+    return Q(pk__in=JobTag.objects.filter(tag=value).values("job_id"))
+
+
+#: by name, in the order in which people see them: bulk verbs, the admin and `jobs list` walk this table
+FILTERS: dict[str, Filter] = {
+    "state": Filter(_check_state, condition_of, _("state")),
+    "queue": Filter(check_queue, lambda value: Q(queue=value), _("queue"), ("NAME", "jobs of this queue")),
+    "task": Filter(_check_task, lambda value: Q(task=value), _("task"), ("PATH", "jobs of this task")),
+    "tag": Filter(check_tag, _of_tag, _("tag")),
+    "cause": Filter(
+        _check_cause, _cause, _("cause of failure"), ("CAUSE", "failures of this cause, such as dependency")
+    ),
+    "fingerprint": Filter(
+        _check_fingerprints,
+        lambda value: Q(status=Job.Status.FAILED, fingerprint__in=value.split(",")),
+        _("fingerprint of the failure"),
+        ("F", "failures of this kind: see jobs list --groups"),
+        check_fingerprint,
+    ),
+    "worker": Filter(check_worker, lambda value: Q(status=Job.Status.PROCESSING, locked_by=value), _("worker")),
+    "job_ids": Filter(_check_named, lambda value: Q(pk__in=[int(one) for one in value.split(",")]), _("jobs")),
+    "from_id": Filter(_check_id, lambda value: Q(pk__gte=int(value)), _("added since job")),
 }
-_CONDITIONS: dict[str, Callable[[str], Q]] = {
-    "state": condition_of,
-    "queue": lambda value: Q(queue=value),
-    "task": lambda value: Q(task=value),
-    "cause": _cause,
-    "fingerprint": lambda value: Q(status=Job.Status.FAILED, fingerprint__in=value.split(",")),
-    "worker": lambda value: Q(status=Job.Status.PROCESSING, locked_by=value),
-    "job_ids": lambda value: Q(pk__in=[int(one) for one in value.split(",")]),
-    "from_id": lambda value: Q(pk__gte=int(value)),
-}
-#: the names of the filters
-FILTERS = (*_CHECKS,)

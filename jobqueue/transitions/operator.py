@@ -35,7 +35,7 @@ from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
 from jobqueue.payload import JSON, encode
 from jobqueue.producer.enqueueing import add
-from jobqueue.producer.insert import NewJob
+from jobqueue.producer.insert import OPTIONAL_COLUMNS, NewJob
 from jobqueue.producer.life import begins_again, keeps_first_due, with_first_due
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, lease_of
 from jobqueue.transitions.releasing import release, release_many
@@ -51,6 +51,8 @@ _STATUS_OF = {
     "cancel_requested_at": Job.Status.PROCESSING,
 }
 _ANY_BYTES = 1 << 62
+#: what a copy of a job does not have from it
+_OF_ONE_LIFE = {"run_at", "dedupe_key", "expires_at", "unique_mode", "unique_seconds"}
 _ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
 
@@ -405,19 +407,10 @@ def _copy(job: Job, tags: tuple[str, ...]) -> NewJob:
     if isinstance(options, dict) and keeps_first_due(options):
         # The time within which it may be retried begins anew.
         options = with_first_due(options, None)
-    return NewJob(
-        queue=job.queue,
-        payload=_encoded(job.payload),
-        priority=job.priority,
-        max_attempts=job.allowance or job.max_attempts,
-        task=job.task,
-        lease_seconds=job.lease_seconds,
-        options=None if options is None else _encoded(options),
-        ordering_key=job.ordering_key,
-        concurrency_key=job.concurrency_key,
-        dependency=job.dependency,
-        tags=tags,
-    )
+    columns = {name: getattr(job, name) for name in OPTIONAL_COLUMNS if name not in _OF_ONE_LIFE}
+    columns["max_attempts"] = job.allowance or job.max_attempts
+    columns["options"] = None if options is None else _encoded(options)
+    return NewJob(job.queue, _encoded(job.payload), **columns, tags=tags)
 
 
 def _encoded(value: JSON) -> Encoded:

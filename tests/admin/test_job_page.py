@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from jobqueue import flow
+from jobqueue.admin.jobs import page_fields
 from jobqueue.admin.page import formatting, history
 from jobqueue.admin.page.last_error import error_line
 from jobqueue.db.clock import UtcNowPlus
@@ -55,6 +56,16 @@ def test_a_job_that_will_not_start_in_time_is_not_said_to_start(columns):
     page = text_of(viewer().get(job_page(made.id)))
     assert "It expires before it can start" in page
     assert "starts it" not in page
+
+
+def test_a_column_of_an_enqueue_without_words_of_its_own_is_shown_as_it_is(monkeypatch):
+    monkeypatch.setattr(page_fields, "_IN_WORDS", page_fields._IN_WORDS - {"unique_seconds"})
+    without, made = tasks.greet.enqueue("ann", 1), tasks.greet.using(unique_seconds=12.5).enqueue("ann", 2)
+    client = viewer()
+    assert "Unique seconds" not in text_of(client.get(job_page(without.id)))
+    page = text_of(client.get(job_page(made.id)))
+    assert "Unique seconds" in page
+    assert "12.5" in page
 
 
 def test_a_page_leaves_out_what_a_job_does_not_have():

@@ -9,11 +9,12 @@ from jobqueue.bulk_verbs import matching
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.gates.waiting import FLOW_GATE
-from jobqueue.models import JobTag
+from jobqueue.models import Job, JobTag
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 from jobqueue.runs import walking
 from jobqueue.runs.bulk_steps import change
+from jobqueue.runs.job_filter import FILTERS
 from jobqueue.runs.preview import preview
 from jobqueue.runs.verbs import check_verb, still
 from jobqueue.runs.walking import next_ids
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.django_db
 
 def found(**filters):
     return sorted(matching(filters, "default").values_list("pk", flat=True))
+
+
+def test_each_filter_that_jobs_list_compares_is_a_column():
+    assert {name for name, one in FILTERS.items() if one.option} <= {field.name for field in Job._meta.concrete_fields}
 
 
 def test_each_state_has_its_jobs():

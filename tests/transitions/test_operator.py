@@ -1,12 +1,37 @@
 """What people do to jobs: every verb in every state."""
 
+from datetime import timedelta
+
 import pytest
 
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import Job
-from jobqueue.transitions import ack, cancel, claim, discard, fail, reap, release, release_held, retry, snooze
-from tests.factories import claim_one, expire, job, make_in_state, make_job, row, seconds_from_now, set_columns, state
+from jobqueue.transitions import (
+    ack,
+    cancel,
+    claim,
+    discard,
+    fail,
+    reap,
+    release,
+    release_held,
+    retry,
+    run_again,
+    snooze,
+)
+from tests.factories import (
+    claim_one,
+    expire,
+    job,
+    make_in_state,
+    make_job,
+    now,
+    row,
+    seconds_from_now,
+    set_columns,
+    state,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -202,3 +227,15 @@ def test_cancel_then_retry_keeps_fence_growing():
     set_columns(job_id, lock_until=UtcNowPlus(-1))
     reap()
     assert claim_one().fence == 3
+
+
+def test_a_copy_has_what_says_how_the_old_job_ran_and_not_what_belonged_to_its_life():
+    same = {"priority": 4, "task": "shop.tasks.send", "lease_seconds": 90.0, "ordering_key": b"o"}
+    same |= {"concurrency_key": b"c", "dependency": "stripe"}
+    own = {"dedupe_key": b"k", "expires_at": now() + timedelta(hours=1), "unique_mode": 2, "unique_seconds": 5.0}
+    old = make_job(payload={"n": 1}, **same, **own, max_attempts=9, allowance=3)
+    assert discard(old)
+    found = job(run_again(old))
+    assert (found.queue, found.payload, found.max_attempts) == ("q", {"n": 1}, 3)
+    assert {name: getattr(found, name) for name in same} == same
+    assert [getattr(found, name) for name in own] == [None, None, 0, None]

@@ -1,6 +1,6 @@
-"""Arguments of enqueue() are checked against the task's function."""
+"""Arguments of enqueue() are checked against the task's function, and those of a raw job by their names and types."""
 
-from jobqueue import task
+from jobqueue import enqueue, enqueue_many, task
 from jobqueue.tasks.results import JobTaskContext
 
 
@@ -33,6 +33,16 @@ def calls() -> None:
     with_fields.using(version=2)  # type: ignore[call-arg]
     with_context.enqueue("1")  # type: ignore[arg-type]
     task(retries=3)(lambda: None)  # type: ignore[call-overload]
+
+
+def raw_jobs() -> None:
+    """What raw jobs take."""
+    job_id: int = enqueue("q", {"n": 1}, priority=3, run_at=None, dedupe_key=b"k", max_attempts=5, using="default")
+    ids: list[int] = enqueue_many("q", [1, 2], ordering_key="o", dedupe_keys=["a", None], max_attempts=None)
+    print(job_id, ids)
+    enqueue("q", 1, priority="high")  # type: ignore[arg-type]
+    enqueue("q", 1, priorty=3)  # type: ignore[call-arg]
+    enqueue_many("q", [1], dedupe_key="k")  # type: ignore[call-arg]
 
 
 async def awaited() -> None:

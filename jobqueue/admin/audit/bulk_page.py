@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.audit.recording import permitted, record
 from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
-from jobqueue.admin.jobs.filters import AGES, SEARCH, chosen
+from jobqueue.admin.jobs.filters import AGES, LISTED, SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
 from jobqueue.admin.page.formatting import CAUSES, NOTHING, StrOrPromise, badge, job_link, number, plain, task_cell
@@ -31,6 +31,7 @@ from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
 from jobqueue.models.states import state_of
+from jobqueue.runs.job_filter import FILTERS
 from jobqueue.runs.preview import MATCHED_MAX, Preview, preview
 from jobqueue.runs.verbs import VERB_STATES
 
@@ -54,20 +55,7 @@ VERBS: dict[str, tuple[StrOrPromise, StrOrPromise]] = {
         _("Ended jobs are deleted with their attempts. Nothing can bring them back."),
     ),
 }
-FILTERS: dict[str, StrOrPromise] = {
-    "state": _("state"),
-    "queue": _("queue"),
-    "task": _("task"),
-    "tag": _("tag"),
-    "cause": _("cause of failure"),
-    "fingerprint": _("fingerprint of the failure"),
-    "worker": _("worker"),
-    "job_ids": _("jobs"),
-    "from_id": _("added since job"),
-    "error": _("error"),
-    "age": _("added in"),
-    "q": _("search"),
-}
+TITLES: dict[str, StrOrPromise] = {name: one.title for name, one in (FILTERS | LISTED).items()} | {SEARCH: _("search")}
 _VALUES: dict[str, Mapping[str, StrOrPromise]] = {
     "state": LABELS,
     "cause": CAUSES,
@@ -79,7 +67,7 @@ VALUE_CHARS = 100
 def filter_parts(filters: Mapping[str, str]) -> list[tuple[StrOrPromise, str]]:
     """The title and the value of each filter."""
     return [
-        (FILTERS.get(name, plain(name, 40)), str(_VALUES.get(name, {}).get(value, plain(value, VALUE_CHARS))))
+        (TITLES.get(name, plain(name, 40)), str(_VALUES.get(name, {}).get(value, plain(value, VALUE_CHARS))))
         for name, value in filters.items()
     ]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, reduce
 from operator import and_
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin, SimpleListFilter
@@ -32,6 +32,7 @@ from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_text
 from jobqueue.models import Job, JobAttempt, JobTag, Worker
 from jobqueue.models.states import STATES, condition_of
+from jobqueue.runs import job_filter
 from jobqueue.stats.history import counted_kinds
 from jobqueue.tasks import registry
 from jobqueue.transitions.claiming.candidates import queue_names
@@ -88,18 +89,13 @@ def selection_of(request: HttpRequest) -> Selection:
 
 
 def _selection(wanted: Mapping[str, str], using: str, warn: Callable[[str], None]) -> Selection:
-    conditions = {name: one.condition(wanted[name], using) for name, one in _FILTERS.items() if name in wanted}
+    conditions = {name: one.condition(wanted[name], using) for name, one in LISTED.items() if name in wanted}
     ids = None
     if text := wanted.get(SEARCH):
         found = search.search(text, wanted.get("queue"), using=using, warn=warn)
         ids = found.ids
         conditions[SEARCH] = Q(pk__in=ids) if ids is not None else Q(task__in=found.tasks)
     return Selection(dict(wanted), conditions, ids)
-
-
-def _text(column: str, **more: Any) -> Callable[[str, str], Q]:
-    # No name contains NUL, and PostgreSQL's driver raises an error for it.
-    return lambda value, using: NOTHING if "\x00" in value else Q(**{column: value}, **more)
 
 
 def _check(value: str, known: Mapping[str, object]) -> None:
@@ -114,19 +110,14 @@ def _state(value: str, using: str) -> Q:
 
 
 def _cause(value: str, using: str) -> Q:
-    """Why FAILED jobs failed; jobs that expired are CANCELED."""
     _check(value, CAUSES)
-    return Q(status=Job.Status.CANCELED if value == FailureCause.EXPIRED else Job.Status.FAILED, cause=value)
+    return job_filter.FILTERS["cause"].condition(value)
 
 
 def _task(value: str, using: str) -> Q:
     """A task by its name, or by its short name if this process knows the task."""
     names = search.tasks_called(value, registry.names()[0])
     return NOTHING if "\x00" in value else Q(task__in=names or [value])
-
-
-def _tag(value: str, using: str) -> Q:
-    return NOTHING if "\x00" in value else Q(pk__in=search.tagged(value, using).values("job_id"))
 
 
 def _fingerprint(value: str, using: str) -> Q:
@@ -238,7 +229,7 @@ class Control(NamedTuple):
 def controls(chosen: dict[str, str], using: str) -> list[Control]:
     """The fields, in order; a value that is not among the choices of its field is shown as chosen."""
     found = []
-    for name, one in _FILTERS.items():
+    for name, one in LISTED.items():
         value = chosen.get(name, "")
         if name == "state" or (one.choices is None and not value):
             continue
@@ -296,19 +287,42 @@ class Filter(NamedTuple):
     is_written: bool = False
 
 
+def _of(
+    name: str,
+    choices: Callable[[str], Offered] | None,
+    condition: Callable[[str, str], Q] | None = None,
+    *,
+    is_written: bool = False,
+) -> Filter:
+    """A filter of runs/job_filter.py, with the condition that it has there or another one."""
+    own = job_filter.FILTERS[name]
+
+    def of_bulk_verbs(value: str, using: str) -> Q:
+        # No name contains NUL, and PostgreSQL's driver raises an error for it.
+        return NOTHING if "\x00" in value else own.condition(value)
+
+    return Filter(own.title, condition or of_bulk_verbs, choices, is_written)
+
+
 #: by parameter, in the order in which the page shows them; of `state` it has tabs
-_FILTERS = {
-    "state": Filter(_("state"), _state, None),
-    "queue": Filter(_("queue"), _text("queue"), lambda using: _named(queue_names(using=using, limit=CHOICES_MAX + 1))),
-    "task": Filter(_("task"), _task, _tasks, is_written=True),
-    "tag": Filter(_("tag"), _tag, _tags, is_written=True),
+LISTED = {
+    "state": _of("state", None, _state),
+    "queue": _of("queue", lambda using: _named(queue_names(using=using, limit=CHOICES_MAX + 1))),
+    "task": _of("task", _tasks, _task, is_written=True),
+    "tag": _of("tag", _tags, is_written=True),
     "error": Filter(_("error"), _error, lambda using: _named(error_classes(using=using))),
-    "fingerprint": Filter(_("fingerprint of the failure"), _fingerprint, None),
-    "cause": Filter(_("cause of failure"), _cause, lambda using: (list(CAUSES.items()), False)),
-    "worker": Filter(_("worker"), _text("locked_by", status=Job.Status.PROCESSING), _workers),
+    "fingerprint": _of("fingerprint", None, _fingerprint),
+    "cause": _of("cause", lambda using: (list(CAUSES.items()), False), _cause),
+    "worker": _of("worker", _workers),
     "age": Filter(_("added in"), _age, lambda using: ([(age, word) for age, (_span, word) in AGES.items()], False)),
 }
-NAMES = tuple(_FILTERS)
+# Others are texts without suggestions; only the page of a bulk verb has job_ids and from_id.
+LISTED |= {
+    name: _of(name, lambda using: ([], False), is_written=True)
+    for name in job_filter.FILTERS
+    if name not in {*LISTED, "job_ids", "from_id"}
+}
+NAMES = tuple(LISTED)
 
 
 class JobFilter(SimpleListFilter):
@@ -328,5 +342,5 @@ class JobFilter(SimpleListFilter):
 
 FILTERS = tuple(
     type(f"{name.capitalize()}Filter", (JobFilter,), {"parameter_name": name, "title": one.title})
-    for name, one in _FILTERS.items()
+    for name, one in LISTED.items()
 )

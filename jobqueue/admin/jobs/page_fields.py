@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
@@ -13,6 +15,7 @@ from jobqueue.admin.page.addresses import address_of, link, list_address, page_a
 from jobqueue.admin.page.formatting import (
     CAUSES,
     NOTHING,
+    StrOrPromise,
     hint,
     label,
     moment,
@@ -30,11 +33,18 @@ from jobqueue.grouping.members import callback_of, group_of
 from jobqueue.masking import mask_text
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup, JobTag
 from jobqueue.ordering import SCHEDULED
+from jobqueue.producer.insert import OPTIONAL_COLUMNS
+from jobqueue.runs.job_filter import FILTERS
 from jobqueue.validation import readable_key
 
 TAGS_SHOWN = 50
 #: of a key in the address of a search
 KEY_CHARS = 200
+#: columns of an enqueue that the page shows in its own words, or leaves out
+_IN_WORDS = {
+    "priority", "run_at", "max_attempts", "task", "dedupe_key", "lease_seconds", "expires_at", "options",
+    "ordering_key", "concurrency_key", "dependency", "unique_mode", "unique_seconds",
+}  # fmt: skip
 
 
 def title_of(job: ShownJob) -> str:
@@ -79,6 +89,7 @@ def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
         (label(Job, "concurrency_key"), _key(job.concurrency_key)),
         (_("group"), membership(job, request)),
         (label(Job, "dependency"), plain(job.dependency or "")),
+        *_others(job),
         (label(Job, "wait_reason"), hint(plain(reason), plain(job.wait_reason or "")) if reason else ""),
         (label(Job, "created_at"), moment(job.created_at, job.now)),
         (label(Job, "run_at"), moment(job.run_at, job.now) if job.run_at != job.created_at else ""),
@@ -87,6 +98,15 @@ def details(job: ShownJob, request: HttpRequest) -> list[Fact]:
         (label(Job, "finished_at"), moment(job.finished_at, job.now)),
         (label(Job, "last_worker"), plain(job.last_worker or "") if job.locked_by is None else ""),
     )
+
+
+def _others(job: ShownJob) -> Iterator[tuple[StrOrPromise, str]]:
+    """What an enqueue has set in other columns, as links to the jobs that share it where the list has such a filter."""
+    for name, default in OPTIONAL_COLUMNS.items():
+        value = getattr(job, name)
+        if name not in _IN_WORDS and value not in (None, default):
+            text = plain(value)
+            yield label(Job, name), _linked(str(value), name, text) if name in FILTERS else text
 
 
 def failure(job: ShownJob, note: str, request: HttpRequest, *, is_told: bool) -> list[Fact]:
