@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from threading import Event as Flag
 
-from django.db import Error, connections
+from django.db import Error
 
-from jobqueue.backoff import Backoff
 from jobqueue.conf import load
 from jobqueue.db import is_refusal
+from jobqueue.db.outage import Outage
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox.claiming import EventClaimer
 from jobqueue.outbox.delivery import Delivery
@@ -23,8 +23,6 @@ from jobqueue.outbox.routes import Routes, Unrouted
 from jobqueue.outbox.watch import DeliveryInterrupted, DeliveryWatch, interrupt
 
 logger = logging.getLogger("jobqueue.outbox")
-
-_PAUSES = Backoff(base_seconds=0.2, cap_seconds=5.0)
 
 
 class Relay:
@@ -117,23 +115,19 @@ def run(
 
     While the database is unreachable it retries for db_retry_seconds (None: for ever), then raises DatabaseUnreachable.
     """
-    failures, failed_since = 0, 0.0
+    outage = Outage("the relay", "claim events", relay.using, logger=logger)
     while not stop.is_set():
         try:
             relay.run_once()
         except (Error, DatabaseBusy) as error:
             if is_refusal(error, relay.using):
                 raise
-            now = time.monotonic()
-            failed_since = failed_since if failures else now
-            failures += 1
-            if db_retry_seconds is not None and now - failed_since > db_retry_seconds:
+            pause = outage.met(error)
+            if db_retry_seconds is not None and time.monotonic() - outage.since > db_retry_seconds:
                 raise DatabaseUnreachable(str(error)) from error
-            logger.warning("the database %r cannot be used (%s); trying again", relay.using, error)
-            connections[relay.using].close()
-            stop.wait(_PAUSES.delay_seconds(failures))
+            stop.wait(pause)
             continue
-        failures = 0
+        outage.over()
         if relay.idle:
             on_idle()
             if drain:

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from jobqueue.backoff import Backoff
 from jobqueue.worker.monitor import listener
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.worker_options import Options
@@ -37,7 +36,7 @@ class Deaf:
 @pytest.fixture
 def deaf(monkeypatch):
     found = Deaf()
-    monkeypatch.setattr(listener, "PAUSE", Backoff(base_seconds=0.0))
+    monkeypatch.setattr(listener, "URGENT_SECONDS", 0.0)
     monkeypatch.setattr(listener.wakeup, "notifier_of", lambda using: found)
     return found
 

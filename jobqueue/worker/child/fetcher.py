@@ -24,7 +24,7 @@ from jobqueue.log_format import count_of, one_line
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
-from jobqueue.worker.child.child import Child, Outage
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.child.unknown_tasks import UnknownTasks
 from jobqueue.worker.run.batch import batch_of
@@ -188,7 +188,7 @@ class Fetcher:
         #: whether the last claim has left jobs to pass over, behind which there may be others
         self.more = False
         self.last_claim = time.monotonic()
-        self.outage = Outage(child.name, "claim", child.using, child.concurrency)
+        self.outage = child.outage("claim")
         self._looks, self._looks_told = 0, 0.0
 
     def claim(self, *, notified: bool = False) -> int | None:

@@ -72,7 +72,7 @@ class GateOpener:
             self.thread.do(self.look_for_changes)
         if self._opens and now >= self._next_gates:
             self._next_gates = now + (TICK_SECONDS if is_busy else IDLE_SECONDS)
-            self.thread.do(self.open)
+            self.thread.do(self.open, "open gates")
 
     def look_for_waiting(self) -> None:
         """Go on looking often if any job waits at a gate."""

@@ -120,7 +120,7 @@ class Housekeeping:
             self._reap_if_due()
             for chore in self._chores.due():
                 # The others have their turn in the next round: an unreachable database refuses each of them.
-                if not do(partial(self.take_turn, chore), chore.name):
+                if not do(partial(self.take_turn, chore), f"run the chore {chore.name}"):
                     break
                 self.thread.tick()
                 self._reap_if_due()

@@ -8,7 +8,7 @@ import threading
 import time
 
 from jobqueue import wakeup
-from jobqueue.backoff import Backoff
+from jobqueue.db.outage import URGENT_SECONDS, Outage
 from jobqueue.exceptions import NotSupported
 from jobqueue.log_format import one_line
 from jobqueue.wakeup import QUIET_SECONDS, Notifier
@@ -19,8 +19,6 @@ from jobqueue.worker.shared.worker_options import Options
 logger = logging.getLogger("jobqueue.worker")
 
 CHECK_SECONDS = 30.0  # after this long without a wake-up, check whether the connection still works
-#: between 0.5 and 1 s, between attempts to connect
-PAUSE = Backoff(base_seconds=0.75, factor=1.0, cap_seconds=1.0, jitter=1 / 3)
 
 
 class Listener:
@@ -28,7 +26,9 @@ class Listener:
 
     def __init__(self, options: Options, wakeups: WakeupPipes) -> None:
         self._options, self._wakeups = options, wakeups
-        self._unreachable = False
+        self._outage = Outage(
+            "the monitor", "receive wake-ups", options.database, most_seconds=URGENT_SECONDS, meanwhile="workers poll"
+        )
 
     def start(self) -> None:
         """Listen in a daemon thread, if there is a notifier and children may be idle."""
@@ -47,7 +47,7 @@ class Listener:
             subscription: Subscription | None = None
             try:
                 subscription = notifier.subscribe()
-                self._note(None)
+                self._outage.over()
                 # Wake-ups sent before the subscription were lost.
                 self._wakeups.wake()
                 self._listen(subscription)
@@ -56,10 +56,10 @@ class Listener:
                 return
             except Exception as error:
                 # A driver may raise any exception; without wake-ups the children still poll.
-                self._note(error)
+                self._outage.met(error)
             finally:
                 self._close(subscription)
-            time.sleep(PAUSE.delay_seconds(1))
+            time.sleep(max(0.0, self._outage.next_try - time.monotonic()))
 
     def _listen(self, subscription: Subscription) -> None:
         check_at, again_at = time.monotonic() + CHECK_SECONDS, math.inf
@@ -89,11 +89,3 @@ class Listener:
                 subscription.close()
         except Exception as error:
             logger.debug("the subscription could not be closed: %s", error)
-
-    def _note(self, error: Exception | None) -> None:
-        """Log the beginning and the end of an outage."""
-        if error is not None and not self._unreachable:
-            logger.warning("wake-ups cannot be received (%s); trying again, workers poll meanwhile", error)
-        elif error is None and self._unreachable:
-            logger.info("wake-up subscription restored")
-        self._unreachable = error is not None

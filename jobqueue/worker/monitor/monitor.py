@@ -20,6 +20,7 @@ from django.db import Error, connections
 
 from jobqueue import signals
 from jobqueue.db import one_writer
+from jobqueue.db.outage import URGENT_SECONDS, Outage
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import limit_idle_transactions, ping
 from jobqueue.db.stuck_statements import watched
@@ -31,7 +32,7 @@ from jobqueue.schedules import firing, versions
 from jobqueue.signals import Dispatch
 from jobqueue.stats import recorder as job_stats
 from jobqueue.transitions.renewing import renew_in_hand
-from jobqueue.worker.monitor.duty_thread import PAUSE, TICK_SECONDS, DutyThread, call_twice, log_unexpected
+from jobqueue.worker.monitor.duty_thread import TICK_SECONDS, DutyThread, call_twice, log_unexpected
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
@@ -67,6 +68,9 @@ class Monitor:
         self.using = options.database
         self.next_renewal = self.next_flags = self.next_overtime = 0.0
         self.orphaned_since: float | None = None
+        # An earlier monitor may have found the database unreachable, or have been replaced for that.
+        since = self.header.database_down_since
+        self.outage = Outage("the monitor", "renew leases", self.using, most_seconds=URGENT_SECONDS, since=since)
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
         stalls = StallWatch(options, scoreboard, self._living, self.house.troubles)
@@ -160,11 +164,12 @@ class Monitor:
         return True
 
     def _recover(self) -> None:
-        self.settling.do(self.recovery.settle_dead)
+        self.settling.do(self.recovery.settle_dead, "settle the jobs of dead children")
 
     def _doubt(self) -> None:
         """Check now whether the database answers: another thread lost its connection."""
-        self.next_renewal = 0.0
+        if not self.outage.failures:
+            self.next_renewal = 0.0
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port
@@ -209,15 +214,11 @@ class Monitor:
         try:
             call_twice(duty, self.using)
         except (Error, DatabaseBusy) as error:
-            if not self.header.database_down_since:
-                self.header.database_down_since = time.monotonic()
-                logger.warning("the database is unreachable (%s); leases cannot be renewed meanwhile", error)
-            self.header.database_down = 1
-            connections[self.using].close()
-            self.next_renewal = 0.0
-            time.sleep(PAUSE.delay_seconds(1))
+            self.outage.met(error)
+            self.header.note_outage(self.outage.since)
+            self.next_renewal = self.next_flags = self.outage.next_try
         except Exception as error:
-            log_unexpected(duty.__name__, error)
+            log_unexpected(f"{duty.__name__} leases", error)
             time.sleep(TICK_SECONDS)
         else:
             if duty == self.renew:
@@ -225,11 +226,10 @@ class Monitor:
 
     def _answered(self) -> None:
         now = time.monotonic()
-        since, self.header.database_down_since = self.header.database_down_since, 0.0
-        self.header.database_down, self.header.renewed_at = 0, now
-        if since:
+        if self.outage.failures:
+            self.outage.over()
             self.header.answers_since = now
-            logger.warning("the database answers again after %.1f s", now - since)
+        self.header.database_down, self.header.database_down_since, self.header.renewed_at = 0, 0.0, now
 
     def _given_up(self) -> bool:
         limit, since = self.options.db_retry_seconds, self.header.database_down_since
@@ -265,13 +265,13 @@ class Scheduler:
         now = time.monotonic()
         if now >= self._next_announcement:
             self._next_announcement = now + random.uniform(0.8, 1.0) * versions.ANNOUNCE_SECONDS
-            self.thread.do(self.announce)
+            self.thread.do(self.announce, "announce schedules")
         if self._fires and now >= self._next_look:
             self._next_look = now + random.uniform(0.8, 1.0) * DUE_SECONDS
-            self.thread.do(self.fire)
+            self.thread.do(self.fire, "fire schedules")
         if now >= self._next_stalls:
             self._next_stalls = now + random.uniform(0.8, 1.0) * self._stalls.interval_seconds
-            self.thread.do(self._stalls.look)
+            self.thread.do(self._stalls.look, "look for stalls")
 
     def announce(self) -> None:
         """Note which versions of schedules the children have, and put those in force that have to be."""

@@ -90,6 +90,7 @@ class Outcome:
     finishing: bool = False  # finish() began its commit, and it is unknown whether that succeeded
     finish_result: Encoded | None = None  # the result that this commit was to store
     row_locked: bool = False  # not written because another session has locked the job's row
+    problem: Exception | None = None  # why it could not be written; None: it was not tried, or its row is locked
     cut_off: bool = False  # not written because the connection was lost
     ended_at: float = field(default_factory=time.monotonic)
 
