@@ -26,7 +26,7 @@ from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.failing import give_up
 from jobqueue.transitions.leases import is_locked, touch
 from jobqueue.transitions.releasing import discard_run, snooze_run
-from jobqueue.worker.child.unknown_tasks import snooze_seconds
+from jobqueue.worker.child.sifting import snooze_seconds
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
+from jobqueue.backoff import retry_after, wait_seconds
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
@@ -26,7 +27,10 @@ from jobqueue.db.stuck_statements import watched
 from jobqueue.exceptions import (
     Discard,
     JobCanceled,
+    JobQueueError,
     LockNotAcquired,
+    PayloadError,
+    Retry,
     Snooze,
     UnknownTask,
     WrongArguments,
@@ -38,13 +42,13 @@ from jobqueue.payload import JSON, readable
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.tasks.discovery import workers_import
-from jobqueue.tasks.options import options_of
+from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.tasks.results import failed_result, task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
 from jobqueue.transitions.failing import Also, cause_of
-from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt
+from jobqueue.transitions.first_due import first_due, with_first_due
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -299,3 +303,103 @@ def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]
     if task.takes_context:
         return task, lambda context: task.func(task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
+
+
+#: in the options of a job with retry_until_seconds: the attempt that has raised Snooze
+SNOOZED = "snoozed"
+# A retry is claimed a little later than it falls due.
+LATE_SECONDS = 5.0
+
+
+class RetriesEnded(JobQueueError):
+    """It is too late for this retry: the job ends FAILED with its last cause, and its function is not called."""
+
+
+class NextAttempt(NamedTuple):
+    """What follows a failed attempt."""
+
+    delay_seconds: float | None = None  # None: JOBQUEUE's back-off
+    retry: bool = True
+    also: Also | None = None
+    until: datetime | None = None  # the latest begin that the policy allows
+
+
+def next_attempt(
+    options: TaskSpec,
+    lease: Lease,
+    error: BaseException,
+    run_seconds: float,
+    task_result: Callable[[], object],
+) -> NextAttempt:
+    """What follows `error`, which ended the attempt after `run_seconds`."""
+    delay = _delay(options, lease, error, task_result)
+    # isinstance() would ask for __class__, which may be a property that raises.
+    if issubclass(type(error), Snooze):
+        return NextAttempt(delay, also=_also(options, lease, failed=False))
+    retry = issubclass(type(error), Retry) or may_retry(options, error)
+    limit, until = options.retry_until_seconds, None
+    if limit is not None and retry:
+        if delay is None:
+            delay = load().backoff.delay_seconds(lease.attempt)
+        begins = lease.locked_at + timedelta(seconds=run_seconds + delay)
+        until = first_due(lease).instant + timedelta(seconds=limit)
+        retry = begins <= until
+    return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
+
+
+def is_too_late(options: TaskSpec, lease: Lease) -> bool:
+    """Whether this run is a retry that begins after the task's retry_until_seconds."""
+    limit = options.retry_until_seconds
+    if limit is None:
+        return False
+    due = first_due(lease)
+    if isinstance(lease.options, dict) and lease.options.get(SNOOZED) == lease.attempt:
+        return False  # it continues a run that began in time
+    # The first run of a life is no retry, however long it had to wait for a worker.
+    return lease.attempt > due.attempts + 1 and lease.locked_at > due.instant + timedelta(seconds=limit)
+
+
+def needs(lease: Lease) -> tuple[str | None, float]:
+    """The dependency of a retry that was claimed, and for how long it may be given back without being too late then."""
+    try:
+        options = options_of(registry.find_task(lease.task) if lease.task is not None else None, lease.options)
+    except PayloadError:
+        return lease.dependency, 0.0
+    ends = [] if lease.expires_at is None else [lease.expires_at]
+    limit = options.retry_until_seconds
+    if limit is not None and (due := first_due(lease)).kept:
+        ends.append(due.instant + timedelta(seconds=limit))
+    slack = (min(ends) - lease.locked_at).total_seconds() - LATE_SECONDS if ends else math.inf
+    return lease.dependency or options.dependency, slack
+
+
+def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
+    if is_permanent(error):
+        return None
+    if issubclass(type(error), Retry | Snooze) and (asked := getattr(error, "after_seconds", None)) is not None:
+        return float(asked)
+    backoff, delay = options.backoff, None
+    if backoff is not None:
+        try:
+            delay = wait_seconds(backoff, lease.attempt, error, task_result)
+        except BaseException:
+            logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE configures", lease.task, lease.job_id)
+    asked = None if callable(backoff) else retry_after(error)
+    if asked is None:
+        return delay
+    # The longer one: a service that asks for a second each time would use up the attempts at once.
+    return max(asked, load().backoff.delay_seconds(lease.attempt) if delay is None else delay)
+
+
+def _also(options: TaskSpec, lease: Lease, *, failed: bool) -> Also | None:
+    after, queue, kept = options.move_after, None, None
+    if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
+        moved_to = options.move_to
+        queue = moved_to if moved_to != lease.queue else None
+    if options.retry_until_seconds is not None:
+        due = first_due(lease)
+        known = lease.options if isinstance(lease.options, dict) else {}
+        changed = known if failed or lease.attempt == due.attempts + 1 else known | {SNOOZED: lease.attempt}
+        if not due.kept or changed != known:
+            kept = with_first_due(changed, due.instant, due.attempts)
+    return Also(queue, kept) if queue or kept else None
