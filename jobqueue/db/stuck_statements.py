@@ -1,4 +1,4 @@
-"""Statements that the server does not answer: their thread cannot notice, so another thread ends the session."""
+"""Statements that the server does not answer: their thread cannot notice, so a watchdog ends the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db import fault_vendor
+from jobqueue.db import fault_vendor, stuck_statements
 
 logger = logging.getLogger("jobqueue.db")
 
@@ -167,3 +167,34 @@ def watched(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
     It fails only in a process with a watchdog (watch_with()).
     """
     return _UNWATCHED if _stuck is None else _stuck.watched(connection)
+
+
+LOOK_SECONDS = 0.1
+
+
+class Watchdog:
+    """Cuts connections of this process on which the database has not answered for `seconds`, and runs `duties`."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        stuck = StuckStatements(name, seconds)
+        stuck_statements.watch_with(stuck)
+        self.duties: list[Callable[[], None]] = [stuck.cut]
+        self._failing = False
+
+    def start(self) -> None:
+        """Start the thread. Raises RuntimeError if the system has no room for it."""
+        threading.Thread(target=self._work, name="watchdog", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            try:
+                for duty in self.duties:
+                    duty()
+                self._failing = False
+            except Exception:
+                # The log handlers of a project may raise, too, and no other thread does these duties.
+                with suppress(Exception):
+                    if not self._failing:
+                        logger.exception("the watchdog of this process raised an unexpected error; it continues")
+                self._failing = True

@@ -34,7 +34,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.stuck_statements import watched
 from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())

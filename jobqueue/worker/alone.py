@@ -23,6 +23,7 @@ from jobqueue.conf import load
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db.outage import Outage
 from jobqueue.db.retry import observe_refusals
+from jobqueue.db.stuck_statements import Watchdog
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError, LeaseLost
 from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import last_rules
@@ -57,7 +58,6 @@ from jobqueue.worker.shared.scoreboard import (
     State,
     Stop,
 )
-from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")

@@ -18,7 +18,7 @@ from jobqueue.db import is_refusal
 from jobqueue.db.outage import Outage
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import Opening, limit_idle_transactions, observe_openings
-from jobqueue.db.stuck_statements import watched
+from jobqueue.db.stuck_statements import Watchdog, watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.waiting import on_closed, on_opened
 from jobqueue.lockstats import recorder
@@ -26,19 +26,18 @@ from jobqueue.lockstats.recorder import Counters
 from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries
+from jobqueue.outbox.relay import WorkerRelay
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare_settings
 from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
-from jobqueue.worker.child.relay_thread import WorkerRelay
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.run.stacks import StackLooks
 from jobqueue.worker.shared.processes import print_at_sigquit
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
-from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")

@@ -8,9 +8,11 @@ fourth one fires schedules. Each has its own connection, so renewals do not wait
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -18,23 +20,24 @@ from contextlib import suppress
 
 from django.db import Error, connections
 
-from jobqueue import signals
+from jobqueue import signals, wakeup
 from jobqueue.db import one_writer
 from jobqueue.db.outage import URGENT_SECONDS, Outage
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import limit_idle_transactions, ping
-from jobqueue.db.stuck_statements import watched
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.db.stuck_statements import Watchdog, watched
+from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.lockstats import recorder
-from jobqueue.log_format import count_of
+from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.schedules import firing, versions
 from jobqueue.signals import Dispatch
 from jobqueue.stats import recorder as job_stats
 from jobqueue.transitions.renewing import renew_in_hand
+from jobqueue.wakeup import QUIET_SECONDS, Notifier
+from jobqueue.wakeup.notifiers import Subscription
 from jobqueue.worker.monitor.duty_thread import TICK_SECONDS, DutyThread, call_twice, log_unexpected
 from jobqueue.worker.monitor.housekeeping import Housekeeping
-from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
@@ -43,7 +46,7 @@ from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
-from jobqueue.worker.shared.watchdog import Watchdog
+from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -57,6 +60,7 @@ HOUSE_SILENT_SECONDS = 600.0  # housekeeping may wait for locks: six times 50 s 
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
 ROUND_SECONDS = 1.0  # how long the other threads may take to end
 LAST_SECONDS = 3.0  # how long receivers of signals may take at the end; the supervisor waits 5 s
+CHECK_SECONDS = 30.0  # after this long without a wake-up, check whether the connection still works
 DUE_SECONDS = 0.8  # between two looks for ticks that are due: with its transaction, a tick fires within two seconds
 
 
@@ -292,6 +296,76 @@ class Scheduler:
         if done.more:
             self._next_look = 0.0
             self.thread.next_soon(0.01)
+
+
+class Listener:
+    """Listens on one connection of its own, until its process ends."""
+
+    def __init__(self, options: Options, wakeups: WakeupPipes) -> None:
+        self._options, self._wakeups = options, wakeups
+        self._outage = Outage(
+            "the monitor", "receive wake-ups", options.database, most_seconds=URGENT_SECONDS, meanwhile="workers poll"
+        )
+
+    def start(self) -> None:
+        """Listen in a daemon thread, if there is a notifier and children may be idle."""
+        if self._options.once or self._options.drain:
+            return
+        notifier = wakeup.notifier_of(self._options.database)
+        if notifier is not None:
+            try:
+                threading.Thread(target=self._run, args=(notifier,), name="listener", daemon=True).start()
+            except RuntimeError as error:
+                # A monitor that cannot listen still renews leases.
+                logger.warning("wake-ups are not received, workers poll: %s", error)
+
+    def _run(self, notifier: Notifier) -> None:
+        while True:
+            subscription: Subscription | None = None
+            try:
+                subscription = notifier.subscribe()
+                self._outage.over()
+                # Wake-ups sent before the subscription were lost.
+                self._wakeups.wake()
+                self._listen(subscription)
+            except NotSupported as error:
+                logger.warning("wake-ups are not received: %s", error)
+                return
+            except Exception as error:
+                # A driver may raise any exception; without wake-ups the children still poll.
+                self._outage.met(error)
+            finally:
+                self._close(subscription)
+            time.sleep(max(0.0, self._outage.next_try - time.monotonic()))
+
+    def _listen(self, subscription: Subscription) -> None:
+        check_at, again_at = time.monotonic() + CHECK_SECONDS, math.inf
+        while True:
+            queues = subscription.receive(max(0.0, min(check_at, again_at) - time.monotonic()))
+            served = [queue for queue in queues if self._options.selection.serves(queue)]
+            for _ in served:
+                self._wakeups.wake()
+            if served:
+                logger.debug("wake-up: a job was committed to %s", one_line(", ".join(sorted(set(served)))))
+            now = time.monotonic()
+            if served:
+                again_at = now + QUIET_SECONDS
+            elif now >= again_at:
+                # Enqueuers may have suppressed wake-ups meanwhile.
+                again_at = math.inf
+                self._wakeups.wake_another()
+            if queues:
+                check_at = now + CHECK_SECONDS
+            elif now >= check_at:
+                check_at = now + CHECK_SECONDS
+                subscription.check()
+
+    def _close(self, subscription: Subscription | None) -> None:
+        try:
+            if subscription is not None:
+                subscription.close()
+        except Exception as error:
+            logger.debug("the subscription could not be closed: %s", error)
 
 
 def run_monitor(options: Options, scoreboard: Scoreboard) -> int:
