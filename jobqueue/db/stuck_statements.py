@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from jobqueue.db import fault_vendor, stuck_statements
+from jobqueue.db import fault_vendor
 
 logger = logging.getLogger("jobqueue.db")
 
@@ -177,7 +177,7 @@ class Watchdog:
 
     def __init__(self, name: str, seconds: float) -> None:
         stuck = StuckStatements(name, seconds)
-        stuck_statements.watch_with(stuck)
+        watch_with(stuck)
         self.duties: list[Callable[[], None]] = [stuck.cut]
         self._failing = False
 

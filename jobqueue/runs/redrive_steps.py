@@ -16,8 +16,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
 from jobqueue.models import Job, Redrive
 from jobqueue.runs.alone import end_alone
-from jobqueue.runs.dead_rows import next_dead_ids
-from jobqueue.runs.job_filter import condition
+from jobqueue.runs.job_filter import condition, next_dead_ids
 from jobqueue.runs.stepping import LATER_SECONDS, Kind, Step, next_step, step_transaction, write_step
 from jobqueue.transitions.redriving import retry_locked
 from jobqueue.transitions.verb import JobRef, Portion, Written, run_verb

@@ -20,8 +20,7 @@ from jobqueue.db.time_limit import time_limit
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import Job, JobTag
 from jobqueue.models.job import JobQuerySet
-from jobqueue.runs.dead_rows import in_order
-from jobqueue.runs.job_filter import check_filters, first_id_of, ids_of, matching
+from jobqueue.runs.job_filter import check_filters, first_id_of, ids_of, in_order, matching
 from jobqueue.runs.verbs import by_status, changeable, check_verb, quiet_since, status_of
 
 #: ids of one read: it looks at no more rows than that, however few of them match

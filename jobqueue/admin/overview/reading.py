@@ -18,8 +18,7 @@ from jobqueue.maintenance.worker_rows import SILENT, held_jobs, state_of
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.schedules.listing import late_names
 from jobqueue.stats.history import Part, QueueHistory, ended
-from jobqueue.stats.live import HELD_BACK_GATES, count_held_back
-from jobqueue.stats.queues import QueueStats, figures
+from jobqueue.stats.live import HELD_BACK_GATES, QueueStats, count_held_back, figures
 from jobqueue.transitions.claiming.candidates import queue_names
 
 T = TypeVar("T")

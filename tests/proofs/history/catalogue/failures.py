@@ -147,7 +147,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a portion of ids leaves out the dead letters behind it",
-        "runs/dead_rows.py",
+        "runs/job_filter.py",
         "next_dead_ids",
         "return found[:most], found[most - 1]",
         "return found[:most], read[-1][0]",
