@@ -21,8 +21,8 @@ from jobqueue.models import AuditEvent
 from jobqueue.models.audit import PROBLEM_CHARS, PROGRAM_CHARS, REASON_CHARS, USER_CHARS
 from jobqueue.runs import stepping
 from jobqueue.runs.job_filter import check_filters, matching
-from jobqueue.runs.preview import count, newest_id
 from jobqueue.runs.verbs import check_verb
+from jobqueue.runs.walking import count, newest_id
 from jobqueue.validation import check_id
 
 __all__ = ["Who", "matching", "record", "record_done", "stop"]

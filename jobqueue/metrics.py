@@ -166,7 +166,7 @@ class Figures:
 def read_figures(*, using: str) -> Figures:
     """The figures now, by reads whose cost does not grow with the table of jobs.
 
-    Raises StatementTimeout after stats.queues.READ_SECONDS and READ_SECONDS more, and database errors.
+    Raises StatementTimeout after stats.live.READ_SECONDS and READ_SECONDS more, and database errors.
     """
     queues = snapshot(using=using)
     with explain_missing_table(using), time_limit(READ_SECONDS, using=using) as limit:

@@ -23,6 +23,8 @@ TASK_CHARS = 255
 LOCK_CHARS = 255
 TOPIC_CHARS = 255
 INT_MAX = 2**31 - 1
+#: of why an operator did something, in words
+REASON_CHARS = 200
 # More than a year is a mistake of units. On MySQL, NOW + a huge interval is NULL, a lease that is never reaped.
 SECONDS_MAX = 366 * 86400
 #: control characters, and what names of queues or topics stand between or begin with in commands
@@ -232,6 +234,17 @@ def check_text(value: object, what: str) -> str:
     _utf8(value, what)
     # A plain str: a SafeString would skip escaping when it is shown.
     return str.__str__(value)
+
+
+def check_reason(reason: object) -> str:
+    """`reason` if it is a text of 1 to REASON_CHARS characters, without the spaces around it."""
+    words = check_text(reason, "reason").strip()
+    if not 1 <= len(words) <= REASON_CHARS:
+        raise InvalidValue(
+            f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
+            "words why, for whoever finds it."
+        )
+    return words
 
 
 def _utf8(text: str, what: str) -> bytes:

@@ -172,7 +172,7 @@ class FilesStage:
                 self._reap(progress)
         if worker.failed() and worker.starts >= STARTS_MAX:
             raise GaveUp(f"{worker.starts} starts failed. {worker.failed()}")
-        if not worker.running() and (self._jobs().due().exists() or self._jobs().expired().exists()):
+        if not worker.running() and (self._jobs().due().exists() or self._jobs().lapsed().exists()):
             # The worker ended while killed jobs waited for their back-off. A service manager would start it again too.
             self._reap(progress)
             worker.start()

@@ -14,7 +14,7 @@ from jobqueue.admin.idempotency import IdempotencyRecordAdmin
 from jobqueue.admin.jobs.job_admin import JobAdmin
 from jobqueue.admin.lock_activity import LockActivityAdmin
 from jobqueue.admin.lock_lists import LockAdmin, MutexAdmin
-from jobqueue.admin.metrics.page import PAGE as METRICS_PAGE
+from jobqueue.admin.metrics import PAGE as METRICS_PAGE
 from jobqueue.admin.outbox import OutboxEventAdmin
 from jobqueue.admin.queues.queue_admin import QueueAdmin
 from jobqueue.admin.schedules.schedule_admin import ScheduleAdmin

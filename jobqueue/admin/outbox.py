@@ -21,6 +21,8 @@ from jobqueue.admin.page.formatting import (
     StrOrPromise,
     badge,
     block,
+    error_line,
+    error_tail,
     json_of,
     key_of,
     moment_of,
@@ -28,7 +30,6 @@ from jobqueue.admin.page.formatting import (
     relative,
     span,
 )
-from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import ConditionFilter, Facts
 from jobqueue.admin.page.verb_admin import VerbAdmin, VerbList, apply
 from jobqueue.conf import load

@@ -43,8 +43,8 @@ from jobqueue.admin.page.tables import Column, Fact, Table, facts, table_of
 from jobqueue.admin.page.verb_admin import Button, VerbAdmin, apply, needs
 from jobqueue.conf import load
 from jobqueue.explain.stacks import Standing, report_of
-from jobqueue.maintenance import worker_stacks
-from jobqueue.maintenance.worker_list import HeldJob, held_jobs, state_of
+from jobqueue.maintenance import worker_rows
+from jobqueue.maintenance.worker_rows import HeldJob, held_jobs, state_of
 from jobqueue.models import Job, Worker
 
 
@@ -182,7 +182,7 @@ def ask(row_id: int, *, using: str) -> bool:
     name = rows.values_list("name", flat=True).first()
     if name is None:
         return False
-    worker_stacks.ask([name], using=using)
+    worker_rows.ask_stacks([name], using=using)
     return True
 
 

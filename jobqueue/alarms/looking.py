@@ -40,7 +40,7 @@ from jobqueue.models import JobAlarm, Worker
 from jobqueue.schedules.listing import late
 from jobqueue.signals import Dispatch, alarm_changed
 from jobqueue.stats.history import Recent, recent
-from jobqueue.stats.queues import figures
+from jobqueue.stats.live import figures
 
 #: the figure that is computed from look to look
 RISING = "rising_age_seconds"

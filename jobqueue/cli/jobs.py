@@ -29,8 +29,7 @@ from jobqueue.log_format import count_of
 from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.states import STATES, condition_of
-from jobqueue.runs.dead_rows import dead_rows, in_order
-from jobqueue.runs.job_filter import check_columns
+from jobqueue.runs.job_filter import check_columns, dead_rows, in_order
 from jobqueue.validation import check_id, readable_key
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long

@@ -23,7 +23,7 @@ from jobqueue.log_format import count_of
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.retention.deletion import Chosen, Deletions
 from jobqueue.retention.history import Keep, archive, json_lines
-from jobqueue.retention.windows import Walk, expired
+from jobqueue.retention.windows import Walk, results_past_ttl
 from jobqueue.validation import check_queue
 
 #: for how long old rows of one other table are deleted; the rest is left for workers
@@ -135,11 +135,13 @@ def _found_by(given: Mapping[str, Any]) -> _Found:
     walk = Walk(policy, settings.dedupe_seconds, queues)
     if not _is_of_all(given):
         return lambda using, writes: walk.chosen(using)
-    return lambda using, writes: chain(expired(settings.dedupe_seconds, using=using, writes=writes), walk.chosen(using))
+    return lambda using, writes: chain(
+        results_past_ttl(settings.dedupe_seconds, using=using, writes=writes), walk.chosen(using)
+    )
 
 
 def _is_of_all(given: Mapping[str, Any]) -> bool:
-    """Return whether expired results and the other tables are pruned, too."""
+    """Return whether results past their time and the other tables are pruned, too."""
     return given["state"] is None and given["queue"] is None
 
 

@@ -16,7 +16,7 @@ from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.conf import load
 from jobqueue.durations import format_seconds
 from jobqueue.explain.explanation import span
-from jobqueue.maintenance.worker_list import HeldJob, ListedWorker, listed
+from jobqueue.maintenance.worker_rows import HeldJob, ListedWorker, listed
 from jobqueue.stats import QueueStats, snapshot
 from jobqueue.stats.live import COUNT_MAX, COUNTS, is_at_least
 

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from django.db import connections
 
+from jobqueue.db import is_lost_connection
+from jobqueue.db.outage import Outage
+
 #: between two writes; jittered by a fifth
 FLUSH_SECONDS = 10.0
 #: how long a process that ends waits for the last write
@@ -18,19 +21,15 @@ LAST_SECONDS = 2.0
 class BackgroundWriter:
     """Calls `flush` every FLUSH_SECONDS, and a last time when it is closed. What it raises is logged once in a row.
 
-    `is_expected(error)`: such errors are logged at DEBUG only, as whoever met them first has logged them.
+    A lost connection is logged at DEBUG only, as whoever lost it first has logged that.
     """
 
     def __init__(
-        self,
-        name: str,
-        flush: Callable[[], None],
-        complain: Callable[[int, BaseException], None],
-        is_expected: Callable[[BaseException], bool] = lambda error: False,
+        self, name: str, flush: Callable[[], None], using: Callable[[], str], *, what: str, logger: logging.Logger
     ) -> None:
-        self._name, self._flush, self._complain, self._is_expected = name, flush, complain, is_expected
+        """`what` it writes, in log lines. `using()` is the database."""
+        self._name, self._flush, self._using, self._what, self._logger = name, flush, using, what, logger
         self._starting, self._over = threading.Lock(), threading.Event()
-        self._failed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -53,16 +52,15 @@ class BackgroundWriter:
             thread.join(LAST_SECONDS)
 
     def _run(self) -> None:
-        over = False
+        over, rhythm = False, f"every {FLUSH_SECONDS:.0f} s"
+        outage = Outage("this process", f"write {self._what}", self._using(), rhythm=rhythm, logger=self._logger)
         while not over:
             over = self._over.wait(FLUSH_SECONDS * random.uniform(0.8, 1.2))
             try:
                 self._flush()
-                self._failed = False
+                outage.over()
             except BaseException as error:
                 # Also SystemExit, which a receiver of a signal may raise: it would end this thread.
-                quiet = self._failed or over or self._is_expected(error)
-                self._complain(logging.DEBUG if quiet else logging.WARNING, error)
-                self._failed = True
+                outage.met(error, quiet=over or is_lost_connection(error, self._using()))
             finally:
                 connections.close_all()

@@ -15,8 +15,7 @@ from jobqueue.dead_letters.noting import Note, notes_on
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import JobAttempt
 from jobqueue.models.job import JobQuerySet
-from jobqueue.runs.dead_rows import dead_rows, in_order
-from jobqueue.runs.job_filter import DeadFilter, check_dead_filter
+from jobqueue.runs.job_filter import DeadFilter, check_dead_filter, dead_rows, in_order
 
 _SAMPLES = 500  # of one statement
 #: of the count, for a page that somebody waits for

@@ -14,8 +14,7 @@ from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue, OutcomeUnknown
 from jobqueue.models import Redrive
 from jobqueue.runs import stepping
-from jobqueue.runs.dead_rows import dead_rows
-from jobqueue.runs.job_filter import DeadFilter, check_dead_filter
+from jobqueue.runs.job_filter import DeadFilter, check_dead_filter, dead_rows
 from jobqueue.validation import check_id, check_int
 
 #: jobs of a canary

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
-from jobqueue.maintenance.worker_stacks import answers
+from jobqueue.maintenance.worker_rows import stacks_of
 from jobqueue.models import Job
 from jobqueue.payload import JSON
 from jobqueue.stats.history import total_rows
@@ -74,7 +74,7 @@ class Report:
 
 def reports(names: Sequence[str], using: str) -> list[Report]:
     """The recent answers of some of these workers. One statement."""
-    found = answers(names[:ANSWERS_MAX], RECENT_SECONDS, using=using) if names else []
+    found = stacks_of(names[:ANSWERS_MAX], RECENT_SECONDS, using=using) if names else []
     return [report_of(one.worker, one.age_seconds, one.content) for one in found if isinstance(one.content, dict)]
 
 

@@ -25,7 +25,7 @@ from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, Finding, Rank,
 from jobqueue.explain.row_locks import Locks, is_of_jobs
 from jobqueue.explain.rows import ReadJob
 from jobqueue.explain.stacks import ANSWERS_MAX, RECENT_SECONDS, waits_of_workers
-from jobqueue.maintenance import worker_stacks
+from jobqueue.maintenance import worker_rows
 from jobqueue.maintenance.worker_rows import RESOURCES, alive, silent, was_cut
 from jobqueue.models import Job, Worker
 from jobqueue.payload import JSON
@@ -357,14 +357,14 @@ def ask_workers(found: Sequence[Explanation], *, job_id: int | None, queue: str 
     names = (names or _of_queues(queue, using, idle="workers_busy" in codes))[:ANSWERS_MAX]
     try:
         if names:
-            worker_stacks.ask(names, using=using)
+            worker_rows.ask_stacks(names, using=using)
     except (Error, DatabaseBusy):
         connections[using].close()
         return False
     until, waiting = time.monotonic() + WAIT_SECONDS, names
     while waiting and time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
-        waiting = worker_stacks.asked(names, using=using)
+        waiting = worker_rows.stacks_asked(names, using=using)
     return len(waiting) < len(names)
 
 

@@ -9,12 +9,11 @@ from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import Selected, UtcNow, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.failures.dependencies import check_dependency
-from jobqueue.flow.rules import check_reason
 from jobqueue.gates import breaker as machine
 from jobqueue.gates import declared
 from jobqueue.gates.rules import State, forget_rules, is_over
 from jobqueue.models import BreakerState
-from jobqueue.validation import check_instant
+from jobqueue.validation import check_instant, check_reason
 
 
 class Breaker:

@@ -26,9 +26,9 @@ from jobqueue.models import FlowRule
 from jobqueue.producer.queue_names import known_queues
 from jobqueue.signals import queue_paused, queue_resumed
 from jobqueue.tasks import registry
-from jobqueue.validation import INT_MAX, check_instant, check_int, check_queue, check_text, did_you_mean
+from jobqueue.validation import INT_MAX, check_instant, check_int, check_queue, check_reason, check_text, did_you_mean
 
-REASON_CHARS, BY_CHARS = 200, 150
+BY_CHARS = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +110,6 @@ def _set(
     change("pause", queue, task, using, partial(_write, values))
     about = {"queue": queue, "task": task or None, "reason": words, "by": author, "until": until, "mode": str(mode)}
     send_after_commit(queue_paused, FlowRule, using=using, **about)
-
-
-def check_reason(reason: object) -> str:
-    """`reason` if it is a text of 1 to REASON_CHARS characters, without the spaces around it."""
-    words = check_text(reason, "reason").strip()
-    if not 1 <= len(words) <= REASON_CHARS:
-        raise InvalidValue(
-            f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
-            "words why, for whoever finds it."
-        )
-    return words
 
 
 def _write(values: Mapping[str, object], row: FlowRule) -> bool:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from django.db import connections
 
 from jobqueue.conf import is_test_run, load
-from jobqueue.db import fault_vendor, is_lost_connection
+from jobqueue.db import fault_vendor
 from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import UtcNow
@@ -227,15 +227,6 @@ def keep_findings(findings: Sequence[Finding], *, using: str) -> None:
     write_rows(rows, ("last_seen_at", "seconds", "detail"), using=using)
 
 
-def _complain(level: int, error: BaseException) -> None:
-    logger.log(level, "lock statistics could not be written: %s. They are kept for some minutes", error)
-
-
-def _is_expected(error: BaseException) -> bool:
-    """A lost connection is what the counters are about, and whoever lost it has logged it."""
-    return is_lost_connection(error, load().database)
-
-
 class _Process:
     """The state of one process; a forked process starts with an empty one."""
 
@@ -244,7 +235,9 @@ class _Process:
         self.buffer = Buffer()
         self.findings: deque[Finding] = deque(maxlen=FINDINGS_MAX)
         self.flushing = threading.Lock()
-        self.writer = BackgroundWriter("lock-metrics", lambda: flush(), _complain, _is_expected)
+        self.writer = BackgroundWriter(
+            "lock-metrics", lambda: flush(), lambda: load().database, what="lock statistics", logger=logger
+        )
         self.report: Callable[[Counters], None] | None = None
 
 

@@ -14,14 +14,14 @@ from jobqueue.locks.lease import Turn
 from jobqueue.log_format import count_of
 from jobqueue.retention.deletion import Chosen, Deletions, delete_attempts_without_job
 from jobqueue.retention.history import keep_by
-from jobqueue.retention.windows import Group, Place, Walk, expired
+from jobqueue.retention.windows import Group, Place, Walk, results_past_ttl
 
 logger = logging.getLogger("jobqueue.worker")
 
 #: jobs of one transaction
 BATCH = 1000
-#: between two walks through all queues, and between two looks for results that have expired
-INTERVAL_SECONDS, EXPIRED_SECONDS = 60.0, 30.0
+#: between two walks through all queues, and between two looks for results that are past their TTL
+INTERVAL_SECONDS, RESULTS_SECONDS = 60.0, 30.0
 #: one step reads for this long at most, if it finds nothing to delete
 STEP_SECONDS = 0.05
 #: a step is followed by a pause so many times as long as it took, so that a fifth of one connection's time is used
@@ -48,8 +48,8 @@ class Pruner:
         self._turn, self._once = turn or nullcontext(), once
         self._deletions = Deletions(batch)
         self._walk: Iterator[Chosen | None] | None = None
-        self._expired: Iterator[Chosen | None] | None = None
-        self._expired_at = 0.0
+        self._results: Iterator[Chosen | None] | None = None
+        self._results_at = 0.0
         self._places: dict[Group, Place] = {}
         self._after_attempt = self._deleted = 0
         self._lock, self._renew_at = Turn(LOCK_NAME, LOCK_SECONDS), 0.0
@@ -65,11 +65,11 @@ class Pruner:
         self.more, self.pause_seconds = False, INTERVAL_SECONDS
         try:
             if not self._once and not self._is_ours(using):
-                self._walk = self._expired = None
+                self._walk = self._results = None
                 return Counter()
             done = self._step(settings, using, begun)
         except BaseException:
-            self._walk = self._expired = None
+            self._walk = self._results = None
             raise
         if self.more:
             self.pause_seconds = _rest(time.monotonic() - begun, using)
@@ -93,23 +93,23 @@ class Pruner:
         if len(self._places) > _PLACES_MAX:
             self._places.clear()
         self._walk = Walk.of(settings).chosen(using, None if self._once else self._places)
-        self._expired_at = 0.0
+        self._results_at = 0.0
 
     def _look(self, settings: Settings, using: str) -> bool:
-        """Read on in the walk and, all the time too, among the results that have expired; False at the end of both."""
-        if self._expired is None and time.monotonic() >= self._expired_at:
-            self._expired = expired(settings.dedupe_seconds, using=using, writes=True)
-            self._expired_at = time.monotonic() + EXPIRED_SECONDS
+        """Read on in the walk, and all the time too among results that are past their TTL; False at the end of both."""
+        if self._results is None and time.monotonic() >= self._results_at:
+            self._results = results_past_ttl(settings.dedupe_seconds, using=using, writes=True)
+            self._results_at = time.monotonic() + RESULTS_SECONDS
         ended = True
-        for source in (self._expired, self._walk):
+        for source in (self._results, self._walk):
             for found in source or ():
                 ended = False
                 if found is not None:
                     self._deletions.add(found)
                 break
             else:
-                if source is self._expired:
-                    self._expired = None
+                if source is self._results:
+                    self._results = None
         return not ended
 
     def _end(self, using: str) -> Counter[str]:

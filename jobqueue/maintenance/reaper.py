@@ -1,4 +1,4 @@
-"""Ends leases that expired and marks workers that stopped sending heartbeats."""
+"""Ends lapsed leases and marks workers that stopped sending heartbeats."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from jobqueue.transitions import Reaped, reap
 
 
 def run_once(settings: Settings, *, using: str, limit: int = 1000) -> Counter[str]:
-    """End expired leases and mark silent workers, once."""
+    """End lapsed leases and mark silent workers, once."""
     silent = worker_rows.retire_silent(settings.worker_silent_seconds, using=using)
     return Counter({**asdict(end_lapsed(using=using, limit=limit)), "workers_dead": silent})
 
 
 def end_lapsed(*, using: str, limit: int = 1000) -> Reaped:
-    """End as many batches of `limit` as there are expired leases, each in its own transaction."""
+    """End as many batches of `limit` as there are lapsed leases, each in its own transaction."""
     ended = Reaped()
     # Every worker asks this every second, and the answer is nearly always none.
-    expired = count_expired(using=using) if _first_expired(using).rows() else 0
+    lapsed = count_lapsed(using=using) if _first_lapsed(using).rows() else 0
     # Leases that expire during the pass are left for the next one: the number of batches is fixed at the start.
-    for _ in range(-(-expired // limit)):
+    for _ in range(-(-lapsed // limit)):
         found = reap(limit, using=using)
         ended += found
         if found.total < limit:
@@ -34,14 +34,14 @@ def end_lapsed(*, using: str, limit: int = 1000) -> Reaped:
 
 
 def end_batch(*, using: str, limit: int = 1000) -> Reaped:
-    """End up to `limit` expired leases in one transaction, for callers with other work between the batches."""
-    return reap(limit, using=using) if _first_expired(using).rows() else Reaped()
+    """End up to `limit` lapsed leases in one transaction, for callers with other work between the batches."""
+    return reap(limit, using=using) if _first_lapsed(using).rows() else Reaped()
 
 
 @cache
-def _first_expired(using: str) -> Prepared:
-    return prepare_rows(Job.objects.using(using).expired().values_list("pk")[:1])
+def _first_lapsed(using: str) -> Prepared:
+    return prepare_rows(Job.objects.using(using).lapsed().values_list("pk")[:1])
 
 
-def count_expired(*, using: str) -> int:
-    return Job.objects.using(using).expired().count()
+def count_lapsed(*, using: str) -> int:
+    return Job.objects.using(using).lapsed().count()

@@ -58,8 +58,8 @@ class JobQuerySet(models.QuerySet[Any]):
 
         return self.filter(pk__in=JobTag.objects.using(self.db).filter(tag=tag).values("job_id"))
 
-    def expired(self) -> JobQuerySet:
-        """Held, but the lease has run out: reap takes these."""
+    def lapsed(self) -> JobQuerySet:
+        """Held, but the lease has lapsed: reap takes these."""
         return self.filter(status=1, lock_until__lt=UtcNow())
 
     def dead(self) -> JobQuerySet:

@@ -7,8 +7,8 @@ Delivery sends the claimed events to their destinations, and a DeliveryWatch in 
 from __future__ import annotations
 
 from jobqueue.outbox.destinations import Destination
+from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.destinations.local import subscriber
-from jobqueue.outbox.event import Event
 from jobqueue.outbox.operator import dead_letters, discard, retry, skip
 from jobqueue.outbox.publishing import publish
 from jobqueue.outbox.relay import Relay

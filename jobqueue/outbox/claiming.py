@@ -22,7 +22,7 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.db.sessions import IDLE_SECONDS
 from jobqueue.db.time_limit import watched
 from jobqueue.outbox import statements
-from jobqueue.outbox.event import Event, readable
+from jobqueue.outbox.destinations.base import Event, readable
 from jobqueue.outbox.statements import EventRow
 from jobqueue.transitions.claiming.claimer import refuse_open_transaction
 

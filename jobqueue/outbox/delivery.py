@@ -22,8 +22,8 @@ from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
 from jobqueue.outbox.destinations import Destination, Outcome
+from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.destinations.local import Functions
-from jobqueue.outbox.event import Event
 from jobqueue.outbox.routes import Routes, next_ids
 from jobqueue.outbox.statements import EventLeaseLost
 from jobqueue.outbox.watch import DeliveryWatch, Sending, SettledByWatch

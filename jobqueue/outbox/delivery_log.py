@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from jobqueue.failures import summary
 from jobqueue.masking import mask_text
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.routes import Unrouted
 
 logger = logging.getLogger("jobqueue.outbox")

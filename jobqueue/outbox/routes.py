@@ -24,9 +24,9 @@ from jobqueue.failures import summary
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import statements
 from jobqueue.outbox.destinations import Destination, Functions, Queue
+from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.destinations.brokers import STREAM_SCHEMES, KafkaBroker, KombuBroker, RedisStream
 from jobqueue.outbox.destinations.local import matches, subscribers_of
-from jobqueue.outbox.event import Event
 from jobqueue.outbox.statements import NO_DESTINATION
 from jobqueue.validation import check_queue
 

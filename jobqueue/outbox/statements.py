@@ -35,7 +35,7 @@ from jobqueue.db.statements import LooseScan
 from jobqueue.db.time_limit import watched
 from jobqueue.failures import describe, storable
 from jobqueue.models import OutboxEvent
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Event
 
 _LANE, _SINCE = Slot("lane", BigIntegerField()), Slot("since", BigIntegerField())
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())

@@ -22,7 +22,7 @@ from jobqueue.exceptions import DatabaseBusy
 from jobqueue.outbox import statements
 from jobqueue.outbox.claiming import Batch
 from jobqueue.outbox.delivery_log import DeliveryLog
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.statements import EventLeaseLost
 
 logger = logging.getLogger("jobqueue.outbox")

@@ -57,7 +57,7 @@ class Chosen(NamedTuple):
 
 
 def those_that_stay(job_ids: Collection[int], status: int, using: str, *, expiring: bool = False) -> set[int]:
-    """Which of these jobs stay. With `expiring` also those whose result_ttl_seconds has passed: expired() finds them.
+    """Which of these jobs stay. With `expiring` also those past their TTL: results_past_ttl() finds them.
 
     A FAILED job for which the others of its ordering key wait: without it they would go on by themselves. FAILED jobs
     that a redrive under way may still bring back. DONE jobs whose result_ttl_seconds has not passed. Members of groups

@@ -345,7 +345,7 @@ def _caught(found: Iterator[T], queue: str, using: str) -> Iterator[T]:
         logger.warning("ended jobs of queue %s cannot be looked at, and stay until that works: %s", queue, error)
 
 
-def expired(dedupe_seconds: float | None, *, using: str, writes: bool) -> Iterator[Chosen | None]:
+def results_past_ttl(dedupe_seconds: float | None, *, using: str, writes: bool) -> Iterator[Chosen | None]:
     """Those whose time had come when this was called, the earliest first; None now and then.
 
     With `writes`, the expiries of jobs that are not DONE any more are deleted, and those of jobs that are needed for

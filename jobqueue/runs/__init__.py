@@ -1,7 +1,8 @@
 """Recorded runs: one verb for all jobs that match a filter, in steps that any worker may take.
 
-job_filter says which jobs, verbs which of them a verb can change, walking and dead_rows find these, preview counts
-them. stepping takes the next step of a run, in the monitor process of workers (maintenance.runner); redrive_steps and
-bulk_steps say what it does. canary judges the first jobs of a redrive, alone gives a job a process of its own.
+job_filter says which jobs, verbs which of them a verb can change; walking finds these and previews a run. stepping
+takes the next step of a run, in the monitor process of workers; redrive_steps and bulk_steps say what it does. alone
+gives a job a process of its own.
+
 dead_letters and bulk_verbs are the public faces; transitions and retention write the jobs.
 """

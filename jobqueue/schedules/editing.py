@@ -23,12 +23,11 @@ from jobqueue.schedules.deciding import Said, begin_anew, set_next, write_and_te
 from jobqueue.schedules.declaring import Terms, check_arguments, check_name
 from jobqueue.schedules.definitions import TERMS, define, from_json, to_json
 from jobqueue.schedules.listing import find, unknown
-from jobqueue.validation import check_text
+from jobqueue.validation import check_reason, check_text
 
 logger = logging.getLogger("jobqueue.schedules")
 
 BY_CHARS = 150
-REASON_CHARS = 200
 
 
 def save(
@@ -52,7 +51,7 @@ def save(
     """
     alias = alias_of(using)
     values = check_arguments(check_name(name), task, args, kwargs)
-    columns = {"edited_by": check_text(by, "by")[:BY_CHARS], "reason": "" if enabled else _check_reason(reason)}
+    columns = {"edited_by": check_text(by, "by")[:BY_CHARS], "reason": "" if enabled else check_reason(reason)}
     if getattr(task.get_backend(), "database", alias) != alias:
         raise InvalidValue(
             f"the jobs of {task.module_path} belong to another database than {alias!r}. Nothing was written; make the "
@@ -147,16 +146,6 @@ def _revert(name: str, using: str, said: Said) -> bool:
     return True
 
 
-def _check_reason(reason: str) -> str:
-    words = check_text(reason, "reason").strip()
-    if not 1 <= len(words) <= REASON_CHARS:
-        raise InvalidValue(
-            f"reason has {len(words)} characters; allowed are 1 to {REASON_CHARS}. Nothing was written; say in a few "
-            "words why the schedule is disabled, for whoever finds it."
-        )
-    return words
-
-
 def run_now(name: str, *, using: str | None = None) -> int:
     """Add a job of a schedule at once, also of one that is disabled; the job's id. Its ticks stay as they are.
 
@@ -180,7 +169,7 @@ def disable(name: str, *, reason: str, using: str | None = None) -> bool:
 
     `reason`: 1 to 200 characters. Its jobs that are there go on. Raises InvalidValue if there is no such schedule.
     """
-    return _change(name, partial(_disable, _check_reason(reason)), alias_of(using))
+    return _change(name, partial(_disable, check_reason(reason)), alias_of(using))
 
 
 def enable(name: str, *, using: str | None = None) -> bool:

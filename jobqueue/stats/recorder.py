@@ -21,7 +21,6 @@ from typing import Literal, TypeAlias
 
 from django.db import Error, connections, transaction
 
-from jobqueue.db import is_lost_connection
 from jobqueue.db.background_writer import BackgroundWriter
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.clock import read_now
@@ -124,7 +123,9 @@ class Recorder:
         self._window: _Window | None = None
         self._next = 0
         self.writes_by_thread = False
-        self.writer = BackgroundWriter("job-statistics", self.flush, self._complain, self._is_expected)
+        self.writer = BackgroundWriter(
+            "job-statistics", self.flush, lambda: using, what="job statistics", logger=logger
+        )
 
     def note(self, verb: str, written: Written) -> None:
         """Count what a verb has made of jobs; in a transaction, with its commit. Called by run_verb()."""
@@ -163,7 +164,7 @@ class Recorder:
         try:
             self.flush()
         except (Error, DatabaseBusy, OutcomeUnknown) as error:
-            self._complain(logging.WARNING, error)
+            logger.warning("job statistics could not be written: %s. They are kept and written later", error)
 
     def _write_again(self) -> None:
         """Repeat a write whose outcome is unknown, unless the roll-up could have counted its rows by now."""
@@ -201,13 +202,6 @@ class Recorder:
     def _row(self, window: _Window, span: Span, kind: Kind, ends: Ends) -> JobStat:
         key = digest(self._source, str(window.number), str(span.value), *kind)
         return JobStat(id=key, span=span, begins_at=window.begins_at, **kind._asdict(), **ends.columns())
-
-    def _complain(self, level: int, error: BaseException) -> None:
-        logger.log(level, "job statistics could not be written: %s. They are kept and written later", error)
-
-    def _is_expected(self, error: BaseException) -> bool:
-        # Whoever lost the connection first has logged it.
-        return is_lost_connection(error, self.using)
 
 
 def _kind(job: Lease | JobRef) -> Kind:

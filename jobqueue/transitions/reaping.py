@@ -101,8 +101,8 @@ def _write(limit: int, using: str, earlier: list[_Ended], tries: int) -> Written
     before = _committed(earlier, using)
     found = vendor(using)
     with found.transaction(connections[using]):
-        expired = found.force_index(Job.objects.using(using).expired().order_by("lock_until"), "ix_lease")
-        rows = found.lock_rows(expired.defer("payload", "result", "last_error"), limit)
+        lapsed = found.force_index(Job.objects.using(using).lapsed().order_by("lock_until"), "ix_lease")
+        rows = found.lock_rows(lapsed.defer("payload", "result", "last_error"), limit)
         groups: dict[tuple[AfterCrash | None, str], list[Lease]] = defaultdict(list)
         for job in rows:
             lease = lease_of(job, using)

@@ -21,7 +21,9 @@ from django.db import Error, connections
 from jobqueue import transitions
 from jobqueue.conf import load
 from jobqueue.context.job_context import keep_log_lines
+from jobqueue.db.outage import Outage
 from jobqueue.db.retry import observe_refusals
+from jobqueue.db.time_limit import Watchdog
 from jobqueue.exceptions import DatabaseBusy, HardTimeout, JobLost, JobQueueError
 from jobqueue.gates.limits import limits_at
 from jobqueue.gates.rules import last_rules
@@ -58,14 +60,13 @@ from jobqueue.worker.shared.scoreboard import (
     State,
     Stop,
 )
-from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
 
 #: between two looks at the process; at its time limit; at requests to cancel the job
 _LOOK_SECONDS, _OVERTIME_SECONDS, _FLAG_SECONDS = 0.05, 0.25, 1.0
-#: an outcome that the database does not take is written again after so long
+#: an outcome whose row another session has locked is written again after so long
 _AGAIN_SECONDS = 0.5
 
 
@@ -198,21 +199,30 @@ def _write(outcomes: list[Outcome], slot: LeaseSlot, counts: ProcessSlot) -> Non
             outcome.note_on(slot)
             ended.append(outcome)
     left = settle(ended, counts)
+    outage = _outage(outcomes[0].lease)
     while left:
         # Until the database takes it: if the lease is lost meanwhile, it counts as written.
-        time.sleep(_AGAIN_SECONDS)
+        problem = left[0].problem
+        time.sleep(_AGAIN_SECONDS if problem is None else outage.met(problem))
         left = [unwritten for outcome in left for unwritten in settle_alone(outcome, counts)]
+    outage.over()
+
+
+def _outage(lease: Lease) -> Outage:
+    return Outage("this process", f"write the end of job {lease.job_id}", lease.using)
 
 
 def _hold(outcome: Outcome) -> None:
     reason = f"held: it ran alone and gave itself back: {outcome.error}"
     logger.warning("job %d is %s", outcome.lease.job_id, one_line(reason))
+    outage = _outage(outcome.lease)
     while True:
         try:
             hold_many([outcome.lease], reason)
+            outage.over()
             return
-        except (Error, DatabaseBusy):
-            time.sleep(_AGAIN_SECONDS)
+        except (Error, DatabaseBusy) as error:
+            time.sleep(outage.met(error))
 
 
 def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:

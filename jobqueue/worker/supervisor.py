@@ -110,7 +110,7 @@ class MonitorProcess:
         kill(self.pid)
         silent, limit = self._options.silent_seconds, self._options.db_retry_seconds
         now, since = time.monotonic(), self._header.database_down_since
-        self._header.database_down, self._header.database_down_since = 1, since or now - silent
+        self._header.note_outage(now - silent)
         # Monitors that hang, one after the other, cannot notice this themselves.
         self._out_of_time = bool(limit is not None and since and now - since > limit)
         self._begin()

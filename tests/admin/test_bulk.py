@@ -87,7 +87,7 @@ def test_above_a_thousand_the_number_is_typed(monkeypatch):
 
 
 def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
-    for module in ("runs.preview", "admin.audit.bulk_page"):
+    for module in ("runs.walking", "admin.audit.bulk_page"):
         monkeypatch.setattr(f"jobqueue.{module}.MATCHED_MAX", 2)
     for _ in range(3):
         make_in_state("FAILED")
@@ -100,7 +100,7 @@ def test_ten_thousand_or_more_are_not_counted_further(monkeypatch):
 
 def test_a_count_that_takes_too_long_is_left_out_and_the_verb_is_typed(monkeypatch):
     make_in_state("FAILED")
-    monkeypatch.setattr("jobqueue.runs.preview._counted", lambda *args: (None, []))
+    monkeypatch.setattr("jobqueue.runs.walking._counted", lambda *args: (None, []))
     client = viewer("retry_job")
     page = text_of(client.get(FAILED))
     assert "Counting took too long" in page

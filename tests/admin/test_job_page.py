@@ -10,7 +10,7 @@ from django.utils import timezone
 from jobqueue import flow
 from jobqueue.admin.jobs import page_fields
 from jobqueue.admin.page import formatting, history
-from jobqueue.admin.page.last_error import error_line
+from jobqueue.admin.page.formatting import error_line
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.transitions import fail

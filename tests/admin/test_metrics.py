@@ -15,9 +15,8 @@ from django.utils import timezone
 
 import jobqueue
 from jobqueue import metrics
-from jobqueue.admin.metrics import page as metrics_page
-from jobqueue.admin.metrics import reading
-from jobqueue.admin.metrics.reading import RANGES, offered
+from jobqueue.admin import metrics as metrics_page
+from jobqueue.admin.metrics import RANGES, offered
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.models import JobStat
 from jobqueue.models.stat import EPOCH
@@ -194,7 +193,7 @@ def test_estimates_and_tables_that_leave_something_out_are_told(monkeypatch):
     monkeypatch.setattr(history, "ROWS_MAX", 2)
     monkeypatch.setattr(history, "ROWS_SAMPLED", 1)
     monkeypatch.setattr(history, "KINDS_MAX", 3)
-    monkeypatch.setattr(reading, "ROWS_SHOWN", 2)
+    monkeypatch.setattr(metrics_page, "ROWS_SHOWN", 2)
     for number in range(4):
         ended(f"q{number}", done=number + 1)
     page = words_of(show())
@@ -213,7 +212,7 @@ def test_a_read_that_is_stopped_says_so_and_is_not_repeated_by_each_who_looks(mo
         raise StatementTimeout("too long")
 
     ended(done=3)
-    monkeypatch.setattr(reading, "ended", slow)
+    monkeypatch.setattr(metrics_page, "ended", slow)
     client = root()
     for _ in range(3):
         page = show(client)

@@ -6,7 +6,7 @@ import pytest
 from django.core.cache import cache
 from django.core.cache.backends.locmem import LocMemCache
 
-from jobqueue.admin.page import cached
+from jobqueue.admin.page import limited
 from tests.admin.helpers import root, text_of
 from tests.factories import make_jobs
 
@@ -38,7 +38,7 @@ def never_failed(monkeypatch):
     # The backends below have the memory of the default one, in which other tests of this process have put figures.
     cache.clear()
     Down.asked = 0
-    monkeypatch.setattr(cached.safely, "until", None)
+    monkeypatch.setattr(limited.safely, "until", None)
 
 
 def use(settings, backend):
@@ -63,7 +63,7 @@ def test_a_cache_that_is_down_is_asked_once_and_again_after_a_while(settings, mo
     client.get(PAGE)
     client.get(PAGE)
     assert Down.asked == 1
-    monkeypatch.setattr(cached.safely, "until", 0.0)
+    monkeypatch.setattr(limited.safely, "until", 0.0)
     client.get(PAGE)
     assert Down.asked == 2
 
@@ -71,10 +71,10 @@ def test_a_cache_that_is_down_is_asked_once_and_again_after_a_while(settings, mo
 def test_a_cache_that_answers_again_is_used_again(settings, monkeypatch):
     use(settings, Down)
     reads = []
-    cached.kept("x", lambda: reads.append(1), 2)
+    limited.kept("x", lambda: reads.append(1), 2)
     use(settings, LocMemCache)
-    monkeypatch.setattr(cached.safely, "until", 0.0)
+    monkeypatch.setattr(limited.safely, "until", 0.0)
     for _ in range(3):
-        cached.kept("x", lambda: reads.append(1), 2)
+        limited.kept("x", lambda: reads.append(1), 2)
     assert len(reads) == 2
-    assert cached.safely.until is None
+    assert limited.safely.until is None

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from jobqueue.admin import workers
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.maintenance import worker_stacks
+from jobqueue.maintenance import worker_rows
 from jobqueue.models import Job, Worker
 from jobqueue.transitions import claim
 from tests.admin.helpers import HOSTILE, WORKERS, Inline, act, client_of, job_page, person, root, sent, text_of, viewer
@@ -207,10 +207,10 @@ class TestStacks:
         response = act(client, "ask_stacks", made.pk, path=WORKERS, jobqueue_page="1")
         assert (response.status_code, response["Location"]) == (302, page_of(made))
         assert said(response) == "1 worker was asked; it answers within seconds."
-        assert worker_stacks.asked([NAME], using="default") == [NAME]
+        assert worker_rows.stacks_asked([NAME], using="default") == [NAME]
         assert LogEntry.objects.get().get_change_message() == "ask for stacks (was running)"
         assert "It answers within seconds: load the page again." in text_of(client.get(page_of(made)))
-        worker_stacks.answer(NAME, ANSWER, using="default")
+        worker_rows.write_stacks(NAME, ANSWER, using="default")
         page = text_of(client.get(page_of(made)))
         told = ["Answered", "shop/tasks.py:12 send", "socket.py:836 connect", "at the same place for 12s", "7 threads"]
         assert [text for text in [*told, job_page(812)] if text not in page] == []
@@ -233,7 +233,7 @@ class TestStacks:
         assert "Ask for stacks" not in page
         assert "shop/tasks.py:12" not in page
         act(client, "ask_stacks", made.pk, path=WORKERS, jobqueue_page="1")
-        assert worker_stacks.asked([NAME], using="default") == []
+        assert worker_rows.stacks_asked([NAME], using="default") == []
         assert not LogEntry.objects.exists()
 
     def test_a_worker_that_has_stopped_is_not_asked(self):
@@ -244,11 +244,11 @@ class TestStacks:
     def test_a_get_asks_nobody(self):
         made = worker()
         root().get(f"{WORKERS}?action=ask_stacks&_selected_action={made.pk}&index=0&jobqueue_page=1")
-        assert worker_stacks.asked([NAME], using="default") == []
+        assert worker_rows.stacks_asked([NAME], using="default") == []
 
 
 def test_the_oldest_jobs_of_each_worker_come_first_and_no_more_than_the_limit():
-    from jobqueue.maintenance.worker_list import held_jobs
+    from jobqueue.maintenance.worker_rows import held_jobs
 
     mine, others = holds(4, "a"), holds(2, "b")
     found = held_jobs(["a", "b", "c"], limit=3, using="default")

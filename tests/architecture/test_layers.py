@@ -22,7 +22,7 @@ ROOMS = [
     "wakeup", "ordering", "gates", "producer", "grouping",
     "transitions.leases", "transitions.dependants", "transitions.verb", "transitions.claiming", "transitions",
     "context", "tasks", "lockstats", "stats", "locks", "idempotency", "inspect", "schedules", "groups",
-    "outbox.event", "outbox.destinations", "outbox",
+    "outbox.destinations", "outbox",
     "log_format", "retention", "runs", "dead_letters", "bulk_verbs", "maintenance", "alarms", "checks", "metrics",
     "worker.shared", "flow", "explain", "doctor", "worker.run", "worker.child", "worker.monitor", "worker",
     "allocate", "bulk", "counter", "fencing", "transactions", "backends",

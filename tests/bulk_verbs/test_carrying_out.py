@@ -14,11 +14,11 @@ from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance.cleaner import CLEANERS
-from jobqueue.maintenance.runner import Runner
 from jobqueue.models import AuditEvent, Job, JobTag
 from jobqueue.models.job import HELD_GATE
 from jobqueue.runs import bulk_steps, walking
 from jobqueue.runs.bulk_steps import step
+from jobqueue.runs.stepping import Runner
 from jobqueue.signals import job_canceled
 from jobqueue.transitions import fail, release_held, retry
 from tests.factories import (

@@ -15,9 +15,8 @@ from jobqueue.models.job import HELD_GATE
 from jobqueue.runs import walking
 from jobqueue.runs.bulk_steps import change
 from jobqueue.runs.job_filter import FILTERS
-from jobqueue.runs.preview import preview
 from jobqueue.runs.verbs import check_verb, still
-from jobqueue.runs.walking import next_ids
+from jobqueue.runs.walking import next_ids, preview
 from tests.factories import claim_one, expire, job, make_in_state, make_job, now, set_columns
 from tests.marks import finding
 
@@ -139,7 +138,7 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     make_job()
     seen = preview("retry", {"queue": "q"}, first=2, using="default")
     assert (seen.matched, seen.is_capped, [one.pk for one in seen.first]) == (3, False, ids[:2])
-    monkeypatch.setattr("jobqueue.runs.preview.MATCHED_MAX", 2)
+    monkeypatch.setattr("jobqueue.runs.walking.MATCHED_MAX", 2)
     capped = preview("retry", {"queue": "q"}, first=0, using="default")
     assert (capped.matched, capped.is_capped) == (2, True)
 

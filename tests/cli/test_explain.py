@@ -131,8 +131,8 @@ def test_names_with_control_characters_do_not_reach_the_terminal():
 def test_a_worker_that_does_not_answer_is_waited_for_up_to_three_seconds_or_not_asked_at_all(monkeypatch):
     asked = []
     monkeypatch.setattr(workers, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(workers.worker_stacks, "ask", lambda names, *, using: asked.append(names))
-    monkeypatch.setattr(workers.worker_stacks, "asked", lambda names, *, using: list(names))
+    monkeypatch.setattr(workers.worker_rows, "ask_stacks", lambda names, *, using: asked.append(names))
+    monkeypatch.setattr(workers.worker_rows, "stacks_asked", lambda names, *, using: list(names))
     plain = {"host": "h", "pid": 1, "supervisor_pid": 1, "boot_id": "b", "concurrency": 1, "version": "1"}
     Worker.objects.create(name="owner", queues="*", **plain)
     job_id = make_in_state("PROCESSING")

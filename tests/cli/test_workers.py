@@ -8,7 +8,7 @@ import pytest
 from jobqueue import enqueue_many
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.maintenance import worker_list
+from jobqueue.maintenance import worker_rows
 from jobqueue.maintenance.worker_rows import register, retire, retire_silent
 from jobqueue.models import Job, Worker
 from jobqueue.transitions import ack, claim
@@ -121,8 +121,8 @@ def test_json_has_stable_names():
 
 
 def test_no_more_jobs_of_a_worker_are_read_than_a_limit(monkeypatch):
-    worker_list._leases.cache_clear()
-    monkeypatch.setattr(worker_list, "LEASES_MAX", 2)
+    worker_rows._leases.cache_clear()
+    monkeypatch.setattr(worker_rows, "LEASES_MAX", 2)
     try:
         worker("w")
         hold("w", 5)
@@ -130,7 +130,7 @@ def test_no_more_jobs_of_a_worker_are_read_than_a_limit(monkeypatch):
         assert (found["jobs"], found["jobs_capped"], len(found["held"])) == (2, True, 2)
         assert " 2+ " in run()
     finally:
-        worker_list._leases.cache_clear()
+        worker_rows._leases.cache_clear()
 
 
 def test_no_more_workers_are_shown_than_the_limit():

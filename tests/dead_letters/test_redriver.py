@@ -14,10 +14,10 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.dead_letters import redrive, redrives, stop
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.maintenance.cleaner import CLEANERS
-from jobqueue.maintenance.runner import Runner
 from jobqueue.models import Job, Redrive
 from jobqueue.runs import redrive_steps, stepping
 from jobqueue.runs.redrive_steps import step
+from jobqueue.runs.stepping import Runner
 from jobqueue.transitions import ack, fail
 from jobqueue.worker.monitor import chores, housekeeping
 from jobqueue.worker.monitor.housekeeping import Housekeeping

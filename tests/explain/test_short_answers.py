@@ -244,8 +244,8 @@ def test_workers_that_are_all_short_of_something_come_before_the_slow_database(w
 def test_the_command_asks_no_workers_after_a_short_answer_and_all_causes_asks_them(worker, short_of_time, monkeypatch):
     asked = []
     monkeypatch.setattr(workers, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(workers.worker_stacks, "ask", lambda names, *, using: asked.append(names))
-    monkeypatch.setattr(workers.worker_stacks, "asked", lambda names, *, using: list(names))
+    monkeypatch.setattr(workers.worker_rows, "ask_stacks", lambda names, *, using: asked.append(names))
+    monkeypatch.setattr(workers.worker_rows, "stacks_asked", lambda names, *, using: list(names))
     worker("w")
     make_job()
     runs = claim_one(worker="w").job_id

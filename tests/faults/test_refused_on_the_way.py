@@ -9,12 +9,12 @@ import pytest
 from django.db import OperationalError, connections
 
 from jobqueue import transitions
+from jobqueue.db.outage import Outage
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim
 from jobqueue.transitions.acking import encode_result
 from jobqueue.transitions.leases import held
-from jobqueue.worker.child.child import Outage
 from jobqueue.worker.child.outcomes import settle_alone
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import Ending, Outcome
@@ -56,12 +56,11 @@ def outcomes_of(*results, **more):
 @contextmanager
 def settling(*outcomes, kind=CuttingProxy):
     """A settler that writes these through a proxy that takes no long statements: (proxy, its outage, its pool)."""
-    pool, concurrency = Pool(), SimpleNamespace(outage_began=lambda: None, outage_ended=lambda: None)
-    away = Away("w", "finish", "default", concurrency)
+    pool, away = Pool(), Away("w", "write outcomes", "default")
     with cutting_proxy(kind=kind) as proxy:
-        child = child_with(pool)
+        child = child_with(pool, away)
         proxy.longest, pool.slot = LONGEST, child.slot
-        settler = Settler(child, away, threads=1)
+        settler = Settler(child, threads=1)
         pool.ends.put(*outcomes)
         yield proxy, away, pool
         wait_until(lambda: not settler.unwritten and len(pool.written) >= len(outcomes), what="all ends")
@@ -103,13 +102,17 @@ def test_a_failure_whose_words_are_cut_off_on_the_way_is_charged_in_other_words(
     assert "could not be stored" in job(first.lease.job_id).last_error
 
 
-def test_while_the_database_is_away_nothing_is_given_up():
-    """Not even what is long: it is written when the database is back."""
+def test_while_the_database_is_away_nothing_is_given_up(caplog):
+    """Not even what is long: it is written when the database is back. Its error is logged, and told with the stacks."""
     outcomes = outcomes_of("short", LONG)
     with settling(*outcomes) as (proxy, away, _):
         proxy.longest = 0
         wait_until(lambda: away.failures >= 4, what="some tries")
+        assert away.code
         proxy.longest = None
+    (began,) = [line for line in caplog.messages if "w cannot write outcomes" in line]
+    assert "the database is unreachable (" in began
+    assert "None" not in began
     assert states(outcomes) == ["DONE", "DONE"]
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 

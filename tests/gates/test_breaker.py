@@ -17,8 +17,8 @@ from jobqueue.models import BreakerState, Job
 from jobqueue.signals import breaker_changed
 from jobqueue.testing import travel
 from jobqueue.transitions import reap
-from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
+from jobqueue.worker.child.sifting import Breakers
 from jobqueue.worker.run.pool import UnrecordedFailures
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 from tests.factories import expire, job, make_due, make_job, run_lease, set_columns, state
@@ -374,7 +374,7 @@ class TestWhoPaysForAnOutage:
         leases = claimed()
         breakers = child()
         run(leases[:3], *outage(3), breakers=breakers)
-        kept, shut = breakers.sift(leases[3:])
+        kept, shut, _ = breakers.sift(leases[3:])
         assert (kept, shut) == ([], leases[3:])
 
 

@@ -15,7 +15,7 @@ from jobqueue.models import Gate, GateWait, Job
 from jobqueue.tasks import registry
 from jobqueue.transitions import ack, ack_many
 from jobqueue.transitions.claiming import select_then_update
-from jobqueue.worker.monitor.gate_opener import GateOpener
+from jobqueue.worker.monitor.housekeeping import GateOpener
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.factories import job
 from tests.gates import jobs

@@ -16,9 +16,8 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job, JobTag
 from jobqueue.runs import walking
 from jobqueue.runs.job_filter import matching
-from jobqueue.runs.preview import preview
 from jobqueue.runs.verbs import VERB_STATES, changeable, check_verb
-from jobqueue.runs.walking import next_ids
+from jobqueue.runs.walking import next_ids, preview
 from jobqueue.transitions import claim
 from tests.plans.test_plans import SCANS, plan
 from tests.plans.test_redrive_plans import INNODB, analyze, reads, run
@@ -242,7 +241,7 @@ def test_a_preview_of_a_tag_reads_each_of_its_jobs_once(many):
 
 def test_a_preview_reads_no_more_jobs_than_it_counts(many, monkeypatch):
     """Where the filters are those of an index: of a queue, a state or a worker."""
-    monkeypatch.setattr("jobqueue.runs.preview.MATCHED_MAX", 100)
+    monkeypatch.setattr("jobqueue.runs.walking.MATCHED_MAX", 100)
     _after, until = bounds()
     for verb, name, state in CASES:
         # All waiting jobs are due: to find those of the other states of waiting jobs, all of them are looked at.

@@ -8,7 +8,7 @@ from jobqueue import enqueue_many
 from jobqueue.dead_letters import redrive, redrives
 from jobqueue.models import Job
 from jobqueue.runs import redrive_steps
-from jobqueue.runs.dead_rows import in_order
+from jobqueue.runs.job_filter import in_order
 from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack_many, claim, fail
 from tests.marks import committed

@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection
 
-from jobqueue.maintenance.worker_list import listed
+from jobqueue.maintenance.worker_rows import listed
 from jobqueue.models import Worker
 from jobqueue.transitions import claim
 from tests.plans.test_explain_plans import check, on_jobs, sent

@@ -45,11 +45,11 @@ def test_a_mass_of_lapsed_leases_takes_no_lease_from_the_worker_that_reaps_them(
     def all_are_reaped():
         ends.add(end := job(job_id).lock_until)
         assert seconds_from_now(end) > 0, "the lease of a living worker has run out"
-        return not Job.objects.expired().exclude(pk=job_id).exists()
+        return not Job.objects.lapsed().exclude(pk=job_id).exists()
 
-    while Job.objects.expired().exclude(pk=job_id).exists():
-        left = Job.objects.expired().count()
-        wait_until(lambda: all_are_reaped() or Job.objects.expired().count() < left, what="progress")  # noqa: B023
+    while Job.objects.lapsed().exclude(pk=job_id).exists():
+        left = Job.objects.lapsed().count()
+        wait_until(lambda: all_are_reaped() or Job.objects.lapsed().count() < left, what="progress")  # noqa: B023
     assert len(ends) > 1, "it was not renewed before the end of the reaping"
     assert (job(job_id).fence, job(job_id).attempts, len(evidence.read("start"))) == (1, 0, 1)
 

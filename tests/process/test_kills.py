@@ -62,7 +62,7 @@ def test_a_killed_group_is_recovered_by_reap_leases_when_the_lease_has_run_out(w
     # Nobody renews it any more: what is left of it is cut short, and then it runs out.
     assert seconds_from_now(job(job_id).lock_until) <= 20
     set_columns(job_id, lock_until=UtcNowPlus(0.5))
-    wait_until(lambda: Job.objects.expired().exists(), what="the end of the lease")
+    wait_until(lambda: Job.objects.lapsed().exists(), what="the end of the lease")
     reaper = start("reap_leases")
     assert reaper.wait() == 0
     reaper.prints("requeued 1")

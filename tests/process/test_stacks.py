@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from jobqueue.maintenance import worker_stacks
+from jobqueue.maintenance import worker_rows
 from jobqueue.models import Worker
 from jobqueue.worker.shared.scoreboard import ANSWER_BYTES
 from tests.app import tasks
@@ -25,9 +25,9 @@ def running(job_id):
 
 def told(name):
     """What the worker answers now."""
-    worker_stacks.ask([name], using="default")
-    wait_until(lambda: not worker_stacks.asked([name], using="default"), what="the answer")
-    (answer,) = worker_stacks.answers([name], 60, using="default")
+    worker_rows.ask_stacks([name], using="default")
+    wait_until(lambda: not worker_rows.stacks_asked([name], using="default"), what="the answer")
+    (answer,) = worker_rows.stacks_of([name], 60, using="default")
     return answer.content
 
 
@@ -112,8 +112,8 @@ def test_each_process_answers_for_itself(worker, evidence, tmp_path):
     wait_until(lambda: len(evidence.read("start")) == number, what="the jobs")
     names = {running(job_id): job_id for job_id in ids}
     assert len(names) == number
-    worker_stacks.ask([*names], using="default")
-    wait_until(lambda: not worker_stacks.asked([*names], using="default"), what="the answers")
-    for answer in worker_stacks.answers([*names], 60, using="default"):
+    worker_rows.ask_stacks([*names], using="default")
+    wait_until(lambda: not worker_rows.stacks_asked([*names], using="default"), what="the answers")
+    for answer in worker_rows.stacks_of([*names], 60, using="default"):
         assert place_of(answer.content, names[answer.worker])
     ends(group, gate)

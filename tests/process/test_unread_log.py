@@ -62,7 +62,7 @@ def test_leases_are_renewed_though_nobody_reads_what_was_reaped(start, pipe, evi
     pipe.fill()
     for _ in range(3):
         lapse(5)
-        wait_until(lambda: not Job.objects.expired().exists(), what="reaping")
+        wait_until(lambda: not Job.objects.lapsed().exists(), what="reaping")
     renewed(job_id)
     assert (job(job_id).fence, len(evidence.read("start"))) == (1, 1)
 

@@ -10,7 +10,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.dead_letters import redrive, redrives
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.models import AuditEvent, Job, Redrive
-from jobqueue.runs import bulk_steps, preview
+from jobqueue.runs import bulk_steps, walking
 from jobqueue.runs.bulk_steps import step
 from jobqueue.runs.redrive_steps import step as redrive_step
 from jobqueue.transitions import ack, claim, fail, retry
@@ -234,7 +234,7 @@ def test_a_job_that_fails_after_the_preview_is_left_alone(verb):
     make_jobs(1)
     (lease,) = claim("q", worker="w")
     filters = {"queue": "q", "state": "failed"}
-    seen = preview.preview(verb, filters, first=10, using="default")
+    seen = walking.preview(verb, filters, first=10, using="default")
     event = bulk_verbs.record(verb, filters, who=ANN, until_id=seen.until_id)
     fail(lease, error=ValueError("x"), retry=False)
     finish()

@@ -19,8 +19,8 @@ from jobqueue.db.clock import read_now
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
-from jobqueue.runs.preview import preview
 from jobqueue.runs.verbs import VERB_STATES
+from jobqueue.runs.walking import preview
 from jobqueue.transitions import ack, cancel, claim, fail
 from jobqueue.transitions.releasing import hold_many
 from tests.admin.helpers import JOBS, root, text_of

@@ -13,7 +13,7 @@ from jobqueue.flow import pause
 from jobqueue.models import Job, JobStat
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
-from jobqueue.stats import live, queues
+from jobqueue.stats import live
 from jobqueue.transitions import ack, claim
 from tests.factories import claim_one, make_job, make_jobs, set_columns
 from tests.stats.helpers import add, counted
@@ -148,7 +148,7 @@ def test_a_name_that_no_queue_can_have_is_refused():
 
 def test_it_ends_when_its_time_is_over_and_a_transaction_of_the_caller_goes_on(monkeypatch):
     make_job()
-    monkeypatch.setattr(queues, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(live, "READ_SECONDS", 0.5)
     monkeypatch.setattr(limits.time, "monotonic", iter(range(100)).__next__)
     with transaction.atomic():
         with pytest.raises(StatementTimeout, match=r"longer than 0\.5 s"):

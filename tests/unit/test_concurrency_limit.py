@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from jobqueue.worker.child import concurrency_limit
-from jobqueue.worker.child.concurrency_limit import ConcurrencyLimit
+from jobqueue.worker.child import child
+from jobqueue.worker.child.child import ConcurrencyLimit
 from jobqueue.worker.shared.scoreboard import ProcessSlot
 from tests.clocks import Clock
 
@@ -19,7 +19,7 @@ def clock():
 def counted(monkeypatch):
     """The counter of redone transactions, empty."""
     found = Counter()
-    monkeypatch.setattr(concurrency_limit, "retries", found)
+    monkeypatch.setattr(child, "retries", found)
     return found
 
 

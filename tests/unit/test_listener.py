@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from jobqueue.backoff import Backoff
-from jobqueue.worker.monitor import listener
+from jobqueue.worker.monitor import monitor
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.worker_options import Options
 from tests.patience import patient
@@ -37,12 +36,12 @@ class Deaf:
 @pytest.fixture
 def deaf(monkeypatch):
     found = Deaf()
-    monkeypatch.setattr(listener, "PAUSE", Backoff(base_seconds=0.0))
-    monkeypatch.setattr(listener.wakeup, "notifier_of", lambda using: found)
+    monkeypatch.setattr(monitor, "URGENT_SECONDS", 0.0)
+    monkeypatch.setattr(monitor.wakeup, "notifier_of", lambda using: found)
     return found
 
 
 def test_who_begins_to_listen_looks_once_for_what_was_rung_before(deaf):
-    listener.Listener(Options(Selection(), "default"), deaf).start()
+    monitor.Listener(Options(Selection(), "default"), deaf).start()
     assert deaf.thrice.wait(patient())
     assert deaf.notified == 3

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from jobqueue.exceptions import DatabaseBusy
 from jobqueue.transitions import cancel, claim, reap
 from jobqueue.worker.monitor.monitor import Monitor
 from jobqueue.worker.monitor.stopping import flag
@@ -25,6 +26,37 @@ def test_a_duty_that_fails_unexpectedly_keeps_no_other_from_being_done(caplog):
     monitor._duty(lambda: done.append(1))
     assert done == [1]
     assert "no row like this was foreseen" in caplog.text
+
+
+def test_an_outage_is_counted_once_however_often_the_monitor_tries(caplog, monkeypatch):
+    scoreboard = Scoreboard(1, 1)
+    monitor, header = Monitor(Options(Selection(), "default"), scoreboard), scoreboard.header
+    monkeypatch.setattr(monitor, "renew", lambda: None)
+
+    def refused():
+        raise DatabaseBusy("behind a lock")
+
+    for outages in (1, 2):
+        monitor._duty(refused)
+        monitor._duty(refused)
+        assert (header.database_down, header.database_outages) == (1, outages)
+        assert header.database_down_since == monitor.outage.since
+        assert monitor.next_renewal == monitor.next_flags == monitor.outage.next_try
+        monitor._duty(monitor.renew)
+        assert (header.database_down, header.database_down_since) == (0, 0.0)
+        assert header.answers_since
+    assert [line.split(":")[0] for line in caplog.messages if "renew leases" in line] == [
+        "the monitor cannot renew leases",
+        "the monitor can renew leases",
+    ] * 2
+
+
+def test_a_monitor_that_replaces_one_that_hung_goes_on_with_its_outage():
+    scoreboard = Scoreboard(1, 1)
+    since = time.monotonic() - 30
+    scoreboard.header.note_outage(since)
+    monitor = Monitor(Options(Selection(), "default"), scoreboard)
+    assert (monitor.outage.failures, monitor.outage.since) == (1, since)
 
 
 @pytest.mark.django_db

@@ -8,7 +8,7 @@ from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.worker.child import fetcher
 from jobqueue.worker.child.fetcher import Fetcher, OpenedJobs
 from jobqueue.worker.child.loop import FULL_SECONDS, Loop
-from jobqueue.worker.child.unknown_tasks import UnknownTasks
+from jobqueue.worker.child.sifting import UnknownTasks
 from jobqueue.worker.run.pool import Accepted
 from tests.marks import finding
 

@@ -40,12 +40,12 @@ class Pool:
         pass
 
 
-def child_with(pool):
+def child_with(pool, outage=None):
     """What a settler needs of its child."""
     slot = SimpleNamespace(finished=0, failed=0, lost=0)
     told = SimpleNamespace(ended=lambda outcomes: None)
     shared = {"breakers": told, "budget": told, "turn": nullcontext(), "watched": nullcontext}
-    return SimpleNamespace(pool=pool, slot=slot, using="default", **shared)
+    return SimpleNamespace(pool=pool, slot=slot, using="default", outage=lambda work: outage or Outage(), **shared)
 
 
 def outcome(number):
@@ -57,7 +57,7 @@ def test_an_unexpected_error_between_two_writes_loses_no_end(monkeypatch, error)
     monkeypatch.setattr(settler, "settle", lambda outcomes, slot, again: [])
     pool = Pool()
     pool.errors.append(error("unexpected"))
-    found = settler.Settler(child_with(pool), Outage(), threads=1)
+    found = settler.Settler(child_with(pool), threads=1)
     pool.ends.put(outcome(1), outcome(2))
     wait_until(lambda: pool.written == [1, 2])
     assert found.unwritten == []

@@ -12,7 +12,7 @@ from jobqueue.tasks import registry
 from jobqueue.worker.child import loop as loop_module
 from jobqueue.worker.child import process
 from jobqueue.worker.child.loop import STILL_FIRST_SECONDS, STILL_SECONDS, Loop
-from jobqueue.worker.monitor import listener, monitor
+from jobqueue.worker.monitor import monitor
 from jobqueue.worker.monitor.recovery import _jobs
 from jobqueue.worker.run import attempt
 from jobqueue.worker.run.attempt import Attempt
@@ -174,7 +174,7 @@ def test_a_wake_up_is_told_with_its_queues(told):
     class Heard(Exception):
         """Ends the listener."""
 
-    found, answers = told(listener), [["mail", "other", "mail"]]
+    found, answers = told(monitor), [["mail", "other", "mail"]]
 
     def receive(seconds):
         if not answers:
@@ -183,7 +183,7 @@ def test_a_wake_up_is_told_with_its_queues(told):
 
     pipes = SimpleNamespace(wake=lambda: None, wake_another=lambda: None)
     with pytest.raises(Heard):
-        listener.Listener(options("mail"), pipes)._listen(SimpleNamespace(receive=receive))
+        monitor.Listener(options("mail"), pipes)._listen(SimpleNamespace(receive=receive))
     assert found == [("jobqueue.worker", "wake-up: a job was committed to mail")]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue.exceptions import NotSupported
 from jobqueue.wakeup.notifiers import PostgresNotifier
-from jobqueue.worker.monitor.listener import Listener
+from jobqueue.worker.monitor.monitor import Listener
 from jobqueue.worker.shared.queue_choice import Selection
 from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options

@@ -82,7 +82,7 @@ class Service:
         self.number += 1
         budget, chance = self.budgets[self.number % len(self.budgets)], random.Random(self.number)
         outcome = ran(DOWN if chance.random() < down else None, attempt)
-        _, held = budget.sift([outcome.lease])
+        held = budget.sift([outcome.lease]).waiting
         if held:
             self.looks += 1
             ((seconds, _),) = held

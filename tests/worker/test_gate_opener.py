@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import flow, task
-from jobqueue.worker.monitor import gate_opener
-from jobqueue.worker.monitor.gate_opener import GateOpener
+from jobqueue.worker.monitor import housekeeping
+from jobqueue.worker.monitor.housekeeping import GateOpener
 from jobqueue.worker.shared.scoreboard import Scoreboard, State
 from tests.clocks import Clock
 from tests.gates import jobs
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(gate_opener, "time", SimpleNamespace(monotonic=made))
+    monkeypatch.setattr(housekeeping, "time", SimpleNamespace(monotonic=made))
     return made
 
 
@@ -69,7 +69,7 @@ def test_a_gate_that_a_child_has_closed_is_looked_at_with_the_next_round(opener,
     for _ in range(20):
         clock.go(0.06)
         assert statements(opener) > 0
-    clock.go(gate_opener.BUSY_SECONDS + 1)
+    clock.go(housekeeping.BUSY_SECONDS + 1)
     opener.round()
     assert statements(opener) == 0
 

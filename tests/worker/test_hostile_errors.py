@@ -9,9 +9,9 @@ from jobqueue import handler, task
 from jobqueue.exceptions import BatchErrors
 from jobqueue.failures.nested import nested_tries
 from jobqueue.transitions import claim
-from jobqueue.worker.child.breakers import Breakers
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.child.retry_budget import RetryBudget
+from jobqueue.worker.child.sifting import Breakers
 from jobqueue.worker.run.perform import Run, perform
 from jobqueue.worker.run.pool import UnrecordedFailures
 from jobqueue.worker.run.timeouts import Watch

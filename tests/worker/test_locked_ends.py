@@ -46,7 +46,7 @@ class Written(Outage):
 def settling(outcomes):
     """A settler that writes these in its thread; its pool."""
     pool = Pool()
-    Settler(child_with(pool), Written(), threads=1)
+    Settler(child_with(pool, Written()), threads=1)
     pool.ends.put(*outcomes)
     yield pool
 

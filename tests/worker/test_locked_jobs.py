@@ -15,7 +15,7 @@ from jobqueue.exceptions import LockNotAcquired
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import claim
-from jobqueue.worker.child import unknown_tasks
+from jobqueue.worker.child import sifting
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Ending
 from tests.clocks import Clock
@@ -156,33 +156,33 @@ def test_jobs_that_only_other_workers_know_stay_due_for_them_and_their_queue_is_
     others = [make_job("q", task="other.project.task"), make_job("q")]
     newer = make_job("q", task=PATH, payload={"args": [], "kwargs": {}, "version": 7})
     clock = Clock()
-    unknown = unknown_tasks.UnknownTasks(clock=clock)
+    unknown = sifting.UnknownTasks(clock=clock)
     leases = claim("q", 10, worker="w")
-    known, left = unknown.sift(leases)
+    known, left, _ = unknown.sift(leases)
     assert [lease.job_id for lease in known] == [ran]
     assert [lease.job_id for lease in left] == [*others, newer]
     # This process has work there.
     assert not unknown.leaves("q")
-    assert unknown.sift(left) == ([], left)
+    assert unknown.sift(left) == ([], left, {})
     assert unknown.leaves("q")
     assert not unknown.leaves("another")
-    clock.now += 2 * unknown_tasks.LOOK_SECONDS
+    clock.now += 2 * sifting.LOOK_SECONDS
     assert not unknown.leaves("q")
 
 
 def test_a_job_that_no_worker_has_taken_for_seconds_is_put_back_so_that_those_behind_it_can_run():
     old = make_job("q", task="other.project.task")
-    set_columns(old, run_at=UtcNowPlus(-2 * unknown_tasks.LEFT_SECONDS))
+    set_columns(old, run_at=UtcNowPlus(-2 * sifting.LEFT_SECONDS))
     leases = claim("q", 10, worker="w")
-    assert unknown_tasks.UnknownTasks().sift(leases) == (leases, [])
+    assert sifting.UnknownTasks().sift(leases) == (leases, (), {})
 
 
 def test_few_young_jobs_are_put_back_for_seconds_and_many_or_old_ones_for_a_minute(monkeypatch):
-    monkeypatch.setattr(unknown_tasks, "_snoozed_at", deque())
+    monkeypatch.setattr(sifting, "_snoozed_at", deque())
     make_job("q", task="other.project.task")
     (lease,) = claim("q", 10, worker="w")
-    seconds = [unknown_tasks.snooze_seconds(lease) for _ in range(2000)]
-    assert (seconds[0] < 11, seconds == sorted(seconds), seconds[-1]) == (True, True, unknown_tasks.UNKNOWN_MAX_SECONDS)
-    unknown_tasks._snoozed_at.clear()
+    seconds = [sifting.snooze_seconds(lease) for _ in range(2000)]
+    assert (seconds[0] < 11, seconds == sorted(seconds), seconds[-1]) == (True, True, sifting.UNKNOWN_MAX_SECONDS)
+    sifting._snoozed_at.clear()
     old = lease._replace(created_at=lease.created_at - timedelta(hours=1))
-    assert unknown_tasks.snooze_seconds(old) == unknown_tasks.UNKNOWN_MAX_SECONDS
+    assert sifting.snooze_seconds(old) == sifting.UNKNOWN_MAX_SECONDS

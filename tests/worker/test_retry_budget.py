@@ -149,7 +149,7 @@ def test_first_attempts_and_retries_of_other_services_are_not_put_back():
     budget.ended([ran(DOWN) for _ in range(100)])
     free = [lease(dependency="stripe"), lease(2, dependency="github"), lease(2)]
     held = [lease(2, dependency="stripe") for _ in range(3)]
-    found, waiting = budget.sift([*held, *free])
+    found, _, waiting = budget.sift([*held, *free])
     assert found == [held[0], *free], "one retry has the turn"
     assert [one for group in waiting.values() for one in group] == held[1:]
     assert {reason for _, reason in waiting} == {"stripe fails: its retries wait for their turn"}
@@ -160,7 +160,7 @@ def test_a_retry_is_not_put_back_beyond_its_expiry():
     budget.ended([ran(DOWN) for _ in range(100)])
     at = datetime.now(UTC)
     expiring = [lease(2, dependency="stripe", locked_at=at, expires_at=at + timedelta(seconds=s)) for s in (4, 12, 900)]
-    found, waiting = budget.sift([lease(2, dependency="stripe"), *expiring])
+    found, _, waiting = budget.sift([lease(2, dependency="stripe"), *expiring])
     assert found[1:] == expiring[:1], "it is too late to wait"
     seconds = {one.expires_at: wait for (wait, _), group in waiting.items() for one in group}
     assert seconds[expiring[1].expires_at] == 7
@@ -175,10 +175,10 @@ def test_a_job_that_fails_its_own_lease_is_no_success_of_the_dependency():
     own.ending, own.settled = Ending.FINISHED, RunOutcome.RETRY
     budget.ended([own] * 20)
     waiting = [lease(2, dependency="stripe") for _ in range(20)]
-    assert len(budget.sift(waiting)[0]) < 20
+    assert len(budget.sift(waiting).kept) < 20
     own.settled = RunOutcome.OK
     budget.ended([own] * 20)
-    assert len(budget.sift(waiting)[0]) == 20
+    assert len(budget.sift(waiting).kept) == 20
     assert retry_totals(counts)[0].retries == 40
 
 
@@ -190,7 +190,7 @@ def test_any_number_of_names_takes_bounded_memory():
         clock.go(1)
     assert len(budget._limits) <= 100
     assert len(counts._runs) <= 1000
-    assert budget.sift([lease(2, dependency="stripe") for _ in range(9)])[1], "the one that fails is kept"
+    assert budget.sift([lease(2, dependency="stripe") for _ in range(9)]).waiting, "the one that fails is kept"
 
 
 def test_more_dependencies_than_there_is_room_for_are_limited_in_each_process_alone():
@@ -198,7 +198,7 @@ def test_more_dependencies_than_there_is_room_for_are_limited_in_each_process_al
     for number in range(40):
         budgets[0].ended([ran(dependency=f"dependency-{number}")])
     budgets[0].ended([ran(DOWN, dependency="late") for _ in range(100)])
-    assert budgets[0].sift([lease(2, dependency="late") for _ in range(9)])[1]
+    assert budgets[0].sift([lease(2, dependency="late") for _ in range(9)]).waiting
     assert counts[0].known_rates("dependency-31").failure_rate == 0
 
 
@@ -416,13 +416,13 @@ def test_a_job_that_is_retried_by_hand_runs_at_once_and_its_own_retries_wait_aga
         settled(budget)
     assert all(retry(job_id) for job_id in ids)
     leases = claim("q", 3, worker="w")
-    assert budget.sift(leases) == (leases, {})
+    assert budget.sift(leases) == (leases, (), {})
     assert leases[0].options["first_due"][1] == 1
     if delayed:
         budget.ended([outcome := run_lease(leases[0])])
         assert outcome.delay_seconds > 15
     again = [lease._replace(attempt=3) for lease in leases]
-    assert len(budget.sift(again)[0]) <= 1
+    assert len(budget.sift(again).kept) <= 1
 
 
 @committed

@@ -21,8 +21,17 @@ from jobqueue.admin.jobs.bulk_filters import RELATIVE, Exact, exact
 from jobqueue.admin.jobs.filters import AGES, LISTED, SEARCH, chosen
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import index_address, list_address, page_address
-from jobqueue.admin.page.formatting import CAUSES, NOTHING, StrOrPromise, badge, job_link, number, plain, task_cell
-from jobqueue.admin.page.last_error import error_lines
+from jobqueue.admin.page.formatting import (
+    CAUSES,
+    NOTHING,
+    StrOrPromise,
+    badge,
+    error_lines,
+    job_link,
+    number,
+    plain,
+    task_cell,
+)
 from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
@@ -32,8 +41,8 @@ from jobqueue.models import AuditEvent, Job
 from jobqueue.models.audit import REASON_CHARS
 from jobqueue.models.states import state_of
 from jobqueue.runs.job_filter import FILTERS
-from jobqueue.runs.preview import MATCHED_MAX, Preview, preview
 from jobqueue.runs.verbs import VERB_STATES
+from jobqueue.runs.walking import MATCHED_MAX, Preview, preview
 
 #: the choice of a verb, and the note on what it does
 VERBS: dict[str, tuple[StrOrPromise, StrOrPromise]] = {

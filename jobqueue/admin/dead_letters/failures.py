@@ -22,7 +22,9 @@ from jobqueue.admin.page.formatting import (
     CAUSES,
     NOTHING,
     block,
+    error_lines,
     hint,
+    message_of,
     moment_of,
     name_of,
     number,
@@ -31,7 +33,6 @@ from jobqueue.admin.page.formatting import (
     same_failure,
     task_cell,
 )
-from jobqueue.admin.page.last_error import error_lines, message_of
 from jobqueue.admin.page.readonly import Facts, NewestFirst, ReadOnlyAdmin
 from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load

@@ -23,6 +23,7 @@ from jobqueue.admin.page.formatting import (
     CAUSES,
     NOTHING,
     StrOrPromise,
+    error_lines,
     job_link,
     number,
     plain,
@@ -31,7 +32,6 @@ from jobqueue.admin.page.formatting import (
     task_cell,
 )
 from jobqueue.admin.page.history import log_entry
-from jobqueue.admin.page.last_error import error_lines
 from jobqueue.admin.page.tables import Column, Table, table_of
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now

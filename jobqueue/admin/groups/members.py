@@ -18,8 +18,17 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.states import LABELS, state_of
 from jobqueue.admin.page.addresses import address_of, id_of, link, page_address
-from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, badge, job_link, number, plain, short_task
-from jobqueue.admin.page.last_error import error_line, error_tail
+from jobqueue.admin.page.formatting import (
+    NOTHING,
+    StrOrPromise,
+    badge,
+    error_line,
+    error_tail,
+    job_link,
+    number,
+    plain,
+    short_task,
+)
 from jobqueue.admin.page.readonly import capped
 from jobqueue.admin.page.tables import Column, table_html
 from jobqueue.admin.page.verb_admin import VerbAdmin

@@ -28,7 +28,7 @@ from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, ids_that_meet, prepare_rows, totals
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
-from jobqueue.runs.dead_rows import in_order
+from jobqueue.runs.job_filter import in_order
 from jobqueue.transitions.claiming.candidates import queue_names
 
 #: jobs that are looked at in one go, where no index has those that match

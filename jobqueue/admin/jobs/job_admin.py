@@ -24,9 +24,11 @@ from jobqueue.admin.jobs.tabs import Tab, tabs
 from jobqueue.admin.page.addresses import address_of
 from jobqueue.admin.page.formatting import (
     NOTHING,
+    TAIL_CHARS,
     StrOrPromise,
     ago,
     badge,
+    error_line,
     hint,
     moment,
     number,
@@ -39,7 +41,6 @@ from jobqueue.admin.page.formatting import (
     task_cell,
 )
 from jobqueue.admin.page.keyset import Page
-from jobqueue.admin.page.last_error import TAIL_CHARS, error_line
 from jobqueue.admin.page.verb_admin import ACTION_MAX, VerbAdmin, VerbList, apply, needs
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress

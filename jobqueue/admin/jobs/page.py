@@ -24,6 +24,7 @@ from jobqueue.admin.page.formatting import (
     REQUESTED,
     StrOrPromise,
     badge,
+    error_line,
     label,
     masked_block,
     moment,
@@ -34,7 +35,6 @@ from jobqueue.admin.page.formatting import (
     span,
 )
 from jobqueue.admin.page.history import recent
-from jobqueue.admin.page.last_error import error_line
 from jobqueue.admin.page.tables import Fact, facts
 from jobqueue.admin.page.verb_admin import Button
 from jobqueue.conf import load
@@ -43,7 +43,7 @@ from jobqueue.explain import Explanation
 from jobqueue.explain.database import Stopwatch
 from jobqueue.explain.explanation import CODES
 from jobqueue.explain.jobs import explain_row
-from jobqueue.maintenance.worker_list import state_of as state_of_worker
+from jobqueue.maintenance.worker_rows import state_of as state_of_worker
 from jobqueue.masking import mask_tail
 from jobqueue.models import Job, JobAttempt, LaneEntry, Worker
 from jobqueue.models.job import QUARANTINED

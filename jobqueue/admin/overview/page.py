@@ -42,8 +42,7 @@ from jobqueue.models.group import PARENTS_GATE
 from jobqueue.ordering import KEY_GATE
 from jobqueue.stats.ends import Ends
 from jobqueue.stats.history import Part, QueueHistory
-from jobqueue.stats.live import COUNTS, is_at_least
-from jobqueue.stats.queues import QueueStats
+from jobqueue.stats.live import COUNTS, QueueStats, is_at_least
 
 _MINUTE, _HOUR = timedelta(minutes=1), timedelta(hours=1)
 RANGES = (

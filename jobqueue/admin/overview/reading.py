@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from jobqueue.admin.page import cached
-from jobqueue.admin.page.last_error import error_line, error_tail, message_of
+from jobqueue.admin.page import limited
+from jobqueue.admin.page.formatting import error_line, error_tail, message_of
 from jobqueue.alarms import Alarm, firing
 from jobqueue.alarms.looking import SILENT_SECONDS
 from jobqueue.db.clock import read_now
 from jobqueue.db.time_limit import time_limit
 from jobqueue.flow import paused
-from jobqueue.maintenance.worker_list import held_jobs, state_of
-from jobqueue.maintenance.worker_rows import SILENT
+from jobqueue.maintenance.worker_rows import SILENT, held_jobs, state_of
 from jobqueue.models import Job, JobAttempt, Worker
 from jobqueue.requested import UNCHARGED
 from jobqueue.schedules.listing import late_names
 from jobqueue.stats.history import Part, QueueHistory, ended
-from jobqueue.stats.live import HELD_BACK_GATES, count_held_back
-from jobqueue.stats.queues import QueueStats, figures
+from jobqueue.stats.live import HELD_BACK_GATES, QueueStats, count_held_back, figures
 from jobqueue.transitions.claiming.candidates import queue_names
 
 T = TypeVar("T")
@@ -102,7 +100,7 @@ class Late:
 
 def kept(section: str, using: str, read: Callable[[], T], seconds: int = KEPT_SECONDS) -> T | None:
     """What read() gives, or gave to somebody in the last `seconds`; None if it took too long."""
-    return cached.kept(f"overview-{using}-{section}", read, seconds)
+    return limited.kept(f"overview-{using}-{section}", read, seconds)
 
 
 def count_max(queues: int) -> int:

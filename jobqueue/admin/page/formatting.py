@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.contrib import admin
 from django.db.models import Model
+from django.db.models.functions import Right
 from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
@@ -21,8 +22,8 @@ from jobqueue.conf import MaskSettings
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.failures import FailureCause
-from jobqueue.masking import mask_text, mask_value, own_rules
-from jobqueue.models import FlowRule
+from jobqueue.masking import mask_tail, mask_text, mask_value, own_rules
+from jobqueue.models import FlowRule, Job
 from jobqueue.payload import JSON
 from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.validation import readable_key
@@ -259,3 +260,31 @@ def marked(rate: float | None, text: str) -> str:
 CAUSES: dict[str, StrOrPromise] = {cause: cause.label for cause in FailureCause}
 #: what an attempt may have besides
 REQUESTED: dict[str, StrOrPromise] = {end.outcome: end.label for end in REQUESTED_ENDS}
+
+
+TAIL_CHARS, LINE_CHARS = 500, 200
+
+
+def error_tail() -> Right:
+    """The end of the column last_error."""
+    return Right("last_error", TAIL_CHARS)
+
+
+def error_line(tail: str | None, *, read: int = TAIL_CHARS, most: int = LINE_CHARS) -> str:
+    """The last line of the last `read` characters of an error: without secrets and without the module of its class."""
+    lines = mask_tail(tail or "", read).strip().splitlines()
+    return plain(short_class(lines[-1]), most) if lines else ""
+
+
+def error_lines(job_ids: Collection[int], using: str) -> dict[int, str]:
+    """The line of each of these jobs that is there. One statement, by the key."""
+    if not job_ids:
+        return {}
+    rows = Job.objects.using(using).filter(pk__in=job_ids).annotate(tail=error_tail())
+    return {job_id: error_line(tail) for job_id, tail in rows.values_list("pk", "tail")}
+
+
+def message_of(error_class: str, line: str) -> str:
+    """The last line of an error of this class, or the class, if the job has failed with another error since."""
+    name = short_class(error_class)
+    return line if line.startswith(name) else plain(name, LINE_CHARS)

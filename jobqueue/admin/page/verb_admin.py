@@ -13,9 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import StrOrPromise, relative
+from jobqueue.admin.page.formatting import StrOrPromise, error_tail, relative
 from jobqueue.admin.page.history import log_entry
-from jobqueue.admin.page.last_error import error_tail
 from jobqueue.admin.page.readonly import NewestFirst, ReadOnlyAdmin
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy

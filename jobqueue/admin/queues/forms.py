@@ -20,8 +20,8 @@ from jobqueue.db.clock import read_now
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.flow import KEEP
-from jobqueue.flow.rules import REASON_CHARS, read_until
-from jobqueue.validation import INT_MAX
+from jobqueue.flow.rules import read_until
+from jobqueue.validation import INT_MAX, REASON_CHARS
 
 _WIDE = {"class": "vTextField"}
 _NONE = "none"

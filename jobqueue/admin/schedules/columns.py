@@ -19,6 +19,8 @@ from jobqueue.admin.page.formatting import (
     StrOrPromise,
     ago,
     badge,
+    error_line,
+    error_tail,
     hint,
     job_link,
     moment,
@@ -32,7 +34,6 @@ from jobqueue.admin.page.formatting import (
     stacked,
     stamp,
 )
-from jobqueue.admin.page.last_error import error_line, error_tail
 from jobqueue.admin.page.readonly import Facts
 from jobqueue.admin.page.tables import table_html
 from jobqueue.admin.schedules.form import MISSED_WORDS, OVERLAP_WORDS, UNREADABLE, definition_of, duration

@@ -24,7 +24,7 @@ from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.schedules import editing
-from jobqueue.schedules.editing import REASON_CHARS
+from jobqueue.validation import REASON_CHARS
 
 
 class ReasonForm(ActionForm):

@@ -85,10 +85,10 @@ class Command(BaseCommand):
                 return
 
     def _count(self, using: str, given: dict[str, Any]) -> None:
-        expired, ended = reaper.count_expired(using=using), cleaner.count_ended_locks(using=using)
-        leases, locks = ("lease" if expired == 1 else "leases"), ("lock" if ended == 1 else "locks")
-        text = f"expired: {expired} {leases} and {ended} {locks}"
-        show(Result({"expired": expired, "locks": ended}, [text]), self.stdout, given)
+        lapsed, ended = reaper.count_lapsed(using=using), cleaner.count_ended_locks(using=using)
+        leases, locks = ("lease" if lapsed == 1 else "leases"), ("lock" if ended == 1 else "locks")
+        text = f"expired: {lapsed} {leases} and {ended} {locks}"
+        show(Result({"expired": lapsed, "locks": ended}, [text]), self.stdout, given)
 
     def _pass(self, using: str, given: dict[str, Any], stats: recorder.Recorder) -> None:
         done = reaper.run_once(load(), using=using, limit=given["limit"])

@@ -36,7 +36,7 @@ from jobqueue.cli.output import Result, show
 from jobqueue.cli.process import open_missing_streams, set_up_logging
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
-from jobqueue.db.time_limit import watched
+from jobqueue.db.time_limit import Watchdog, watched
 from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
@@ -48,7 +48,6 @@ from jobqueue.tasks import registry
 from jobqueue.validation import check_topic
 from jobqueue.worker.run import call_threads
 from jobqueue.worker.shared.processes import print_at_sigquit
-from jobqueue.worker.shared.watchdog import Watchdog
 
 logger = logging.getLogger("jobqueue.outbox")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from jobqueue.exceptions import DestinationDown, WrongSettings
-from jobqueue.outbox.destinations.base import Destination, Outcome, library
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Destination, Event, Outcome, library
 from jobqueue.validation import did_you_mean
 from jobqueue.wakeup.redis_client import connect
 

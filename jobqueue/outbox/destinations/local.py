@@ -16,8 +16,7 @@ from jobqueue.context.guards import close_left_open
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DestinationDown, InvalidType, QueueFull
 from jobqueue.failures import dotted_path
-from jobqueue.outbox.destinations.base import Destination, Outcome
-from jobqueue.outbox.event import Event
+from jobqueue.outbox.destinations.base import Destination, Event, Outcome
 from jobqueue.payload import MAX_DEPTH, encode
 from jobqueue.producer.enqueueing import enqueue_many
 from jobqueue.tasks.nesting import delivering

@@ -24,9 +24,9 @@ from jobqueue.log_format import count_of, one_line
 from jobqueue.transitions import Lease
 from jobqueue.transitions.claiming.candidates import Head
 from jobqueue.transitions.claiming.claimer import Claimer
-from jobqueue.worker.child.child import Child, Outage
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.settler import Settler
-from jobqueue.worker.child.unknown_tasks import UnknownTasks
+from jobqueue.worker.child.sifting import UnknownTasks
 from jobqueue.worker.run.batch import batch_of
 from jobqueue.worker.run.pool import Accepted
 
@@ -180,6 +180,10 @@ class Fetcher:
         self._demand = Demand()
         self.opened = OpenedJobs()
         self._unknown = UnknownTasks()
+        #: each with whether other jobs that may begin can be behind those that it puts back
+        self._rules = [(child.breakers.sift, True), (child.budget.sift, True)]
+        if not (self._options.drain or self._options.once):
+            self._rules.insert(0, (self._unknown.sift, False))
         self._unkept = False
         self._strays = False  # leases may exist in our name that are not in hand
         self._met = False  # a due job in the last round of claims, or a queue that could not be asked
@@ -188,7 +192,7 @@ class Fetcher:
         #: whether the last claim has left jobs to pass over, behind which there may be others
         self.more = False
         self.last_claim = time.monotonic()
-        self.outage = Outage(child.name, "claim", child.using, child.concurrency)
+        self.outage = child.outage("claim")
         self._looks, self._looks_told = 0, 0.0
 
     def claim(self, *, notified: bool = False) -> int | None:
@@ -351,7 +355,7 @@ class Fetcher:
             logger.debug("%sclaimed %d from %s in %.1f ms", self._child.label, len(leases), one_line(queue), ms)
         longest = longest_payload()
         self._met = self._met or bool(leases or self._claimer.closed)
-        leases = self._park(leases)
+        leases = self._sift(leases)
         # Before threads take the jobs: a job may end this process at once, and must count as started.
         slot.claimed += len(leases)
         taken = self._pool.take(leases, room, places, claimed_at)
@@ -368,28 +372,22 @@ class Fetcher:
                 self._child.wakeups.wake()
         return taken
 
-    def _park(self, leases: list[Lease]) -> list[Lease]:
-        """Give back jobs that only others know, or that a breaker or the budget of retries holds; returns the rest."""
-        # If the look at the breakers fails, what was claimed is released before the next claim.
-        strays, self._strays = self._strays, True
-        if not (self._options.drain or self._options.once):
-            leases, left = self._unknown.sift(leases)
-            if left:
-                with self._turn:
-                    transitions.release_many(left)
-        leases, shut = self._child.breakers.sift(leases)
-        self._strays = strays
-        leases, waiting = self._child.budget.sift(leases)
-        if shut or waiting:
-            self._strays = True
-            with self._turn, suppress(Error, DatabaseBusy):
-                # The next claim puts them behind the gate of their breaker.
-                transitions.release_many(shut)
-                for (seconds, reason), group in waiting.items():
-                    transitions.snooze_many(group, delay_seconds=seconds, reason=reason)
-                self._strays = False
-            # Other jobs may be behind them.
-            self._pool.wake()
+    def _sift(self, leases: list[Lease]) -> list[Lease]:
+        """Put back the jobs that may not begin here, by each of the rules; returns the rest."""
+        for sift, others_behind in self._rules:
+            # If it fails, what was claimed is released before the next claim.
+            strays, self._strays = self._strays, True
+            leases, due, waiting = sift(leases)
+            if due or waiting:
+                with self._turn, suppress(Error, DatabaseBusy):
+                    transitions.release_many(due)
+                    for (seconds, reason), group in waiting.items():
+                        transitions.snooze_many(group, delay_seconds=seconds, reason=reason)
+                    self._strays = strays
+                if others_behind:
+                    self._pool.wake()
+            else:
+                self._strays = strays
         return leases
 
     def _release_strays(self) -> None:

@@ -25,7 +25,7 @@ from jobqueue.gates.timing import any_in_effect
 from jobqueue.log_format import one_line
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.worker.child.child import Child, Outage
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.fetcher import Fetcher
 from jobqueue.worker.child.settler import Settler
 from jobqueue.worker.run.attempt import running
@@ -55,10 +55,8 @@ class Loop:
         self._register = register
         self.child, self.options, self.pool, self.slot = child, child.options, child.pool, child.slot
         self.notified = False
-        finishing = Outage(child.name, "finish", child.using, child.concurrency)
-        self.settler = Settler(child, finishing, threads=1 if fault_vendor(child.using).single_writer else 2)
+        self.settler = Settler(child, threads=1 if fault_vendor(child.using).single_writer else 2)
         self.fetcher = Fetcher(child, self.settler)
-        self._outages = (finishing, self.fetcher.outage)
         self.recycling = Recycling(child.options, child.slot)
         self.started = self.slot.looked_at = time.monotonic()
         self._rules: Rules | None = None
@@ -112,7 +110,8 @@ class Loop:
 
     def unreachable(self) -> dict[str, str]:
         """Which work waits until the database can be reached: "claim", "finish", with codes of the errors."""
-        return {one.what: one.code for one in self._outages if one.code}
+        outages = {"finish": self.settler.outage, "claim": self.fetcher.outage}
+        return {what: outage.code for what, outage in outages.items() if outage.code}
 
     def stop(self) -> None:
         """Stop claiming, finish what runs, give the rest back. Safe in a signal handler."""

@@ -26,7 +26,7 @@ from jobqueue.transitions.acking import is_done_by
 from jobqueue.transitions.failing import give_up
 from jobqueue.transitions.leases import is_locked, touch
 from jobqueue.transitions.releasing import end_as_requested
-from jobqueue.worker.child.unknown_tasks import snooze_seconds
+from jobqueue.worker.child.sifting import snooze_seconds
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Ending, Outcome
 
@@ -69,10 +69,11 @@ def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) 
     """Write the outcomes; returns those that could not be written now, to be tried `again` later.
 
     An outcome whose row another session has locked is marked as `row_locked`; the others are returned because the
-    database is unreachable. An outcome that was alone is marked as `cut_off` if its connection was lost.
+    database is unreachable, and have the error as `problem`. An outcome that was alone is marked as `cut_off` if its
+    connection was lost.
     """
     for outcome in outcomes:
-        outcome.row_locked = outcome.cut_off = False
+        outcome.row_locked, outcome.cut_off, outcome.problem = False, False, None
     good = [outcome for outcome in outcomes if outcome.ending is Ending.OK and not outcome.finishing]
     unwritten: list[Outcome] = []
     try:
@@ -80,7 +81,8 @@ def settle(outcomes: Sequence[Outcome], counts: Counts, *, again: bool = False) 
             leases, results, locked = [one.lease for one in good], [one.result for one in good], list[Lease]()
             gone = transitions.ack_many(leases, results=results, again=again, locked=locked)
             unwritten = _acked(good, gone, locked, counts)
-    except DatabaseBusy:
+    except DatabaseBusy as error:
+        good[0].problem = error
         return list(outcomes)
     except Exception as error:
         if isinstance(error, Error) and _is_outage(error, good[0]):
@@ -120,7 +122,8 @@ def _takes_small_writes(outcome: Outcome) -> bool:
         outcome.row_locked = is_locked(outcome.lease)
         if not outcome.row_locked:
             touch(outcome.lease)
-    except (Error, DatabaseBusy):
+    except (Error, DatabaseBusy) as error:
+        outcome.problem = error
         return False
     return not outcome.row_locked
 
@@ -170,13 +173,12 @@ def _settle_one(outcome: Outcome, counts: Counts, again: bool) -> bool:
         _count_and_announce(outcome, _write(outcome, again), counts)
     except LeaseLost:
         _count_and_announce(outcome, RunOutcome.LOST, counts)
-    except DatabaseBusy:
-        return False
     except DatabaseError as error:
         if _is_outage(error, outcome):
             return False
         return _settle_plain(outcome, error, counts)
-    except Error:
+    except (Error, DatabaseBusy) as error:
+        outcome.problem = error
         return False
     except Exception as error:  # the error of the job cannot be described; the others must still be written
         return _settle_plain(outcome, error, counts)
@@ -208,7 +210,8 @@ def _settle_plain(outcome: Outcome, problem: Exception, counts: Counts) -> bool:
         _count_and_announce(outcome, _write_refused(outcome, problem), counts)
     except LeaseLost:
         _count_and_announce(outcome, RunOutcome.LOST, counts)
-    except DatabaseBusy:
+    except DatabaseBusy as error:
+        outcome.problem = error
         return False
     except Exception as again:
         if isinstance(again, Error) and _is_outage(again, outcome):
@@ -230,6 +233,7 @@ def _write_refused(outcome: Outcome, problem: Exception) -> RunOutcome:
 
 def _is_outage(error: Error, outcome: Outcome) -> bool:
     outcome.cut_off = not is_refusal(error, outcome.lease.using)
+    outcome.problem = error if outcome.cut_off else None
     return outcome.cut_off
 
 

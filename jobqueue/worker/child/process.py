@@ -13,12 +13,12 @@ from threading import RLock
 from django.db import Error, connections
 
 from jobqueue import signals, wakeup
-from jobqueue.backoff import Backoff
 from jobqueue.context.job_context import keep_log_lines
 from jobqueue.db import is_refusal
+from jobqueue.db.outage import Outage
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import Opening, limit_idle_transactions, observe_openings
-from jobqueue.db.time_limit import watched
+from jobqueue.db.time_limit import Watchdog, watched
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.waiting import on_closed, on_opened
 from jobqueue.lockstats import recorder
@@ -26,24 +26,21 @@ from jobqueue.lockstats.recorder import Counters
 from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.outbox.delivery_log import observe_deliveries
+from jobqueue.outbox.relay import WorkerRelay
 from jobqueue.schedules import versions
 from jobqueue.schedules.declaring import declare_settings
 from jobqueue.stats import recorder as job_stats
 from jobqueue.tasks import registry
 from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.loop import Loop
-from jobqueue.worker.child.relay_thread import WorkerRelay
 from jobqueue.worker.run import job_fork, task_signals
 from jobqueue.worker.run.stacks import StackLooks
 from jobqueue.worker.shared.processes import print_at_sigquit
 from jobqueue.worker.shared.scoreboard import Exit, ProcessSlot, Scoreboard, State, Stop
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
-from jobqueue.worker.shared.watchdog import Watchdog
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
-
-REGISTER_AGAIN = Backoff(base_seconds=1.0, cap_seconds=1.5, jitter=0.5)
 
 _ENDINGS = {
     Exit.STOPPED: "stopped",
@@ -201,7 +198,11 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
     Returns None, or why the process must end.
     """
     parent = scoreboard.supervisor_pid
+    outage = Outage(name, "register", options.database)
     while scoreboard.header.stop == Stop.RUN and os.getppid() == parent:
+        if time.monotonic() < outage.next_try:
+            time.sleep(0.05)
+            continue
         try:
             with watched(connections[options.database]):
                 worker_rows.register(
@@ -216,14 +217,13 @@ def _register(options: Options, name: str, scoreboard: Scoreboard) -> Exit | Non
                 # Now: receivers of worker_started, which are code of the project, have been called.
                 limit_idle_transactions(options.database)
                 _announce(options, name)
+            outage.over()
             return None
         except (Error, DatabaseBusy) as error:
             if is_refusal(error, options.database):
                 logger.error("%s cannot register: %s. Check the rights of the database account.", name, error)
                 return Exit.REFUSED
-            logger.warning("%s cannot register: %s; trying again", name, error)
-            connections[options.database].close()
-            time.sleep(REGISTER_AGAIN.delay_seconds(1))
+            outage.met(error)
     return Exit.STOPPED
 
 

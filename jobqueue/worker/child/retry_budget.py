@@ -23,8 +23,8 @@ from jobqueue.failures.nested import ONCE, Nested, nested_tries
 from jobqueue.producer.life import is_first_run
 from jobqueue.transitions import Lease
 from jobqueue.transitions.failing import cause_of
-from jobqueue.worker.run.attempt import Ending, Outcome
-from jobqueue.worker.run.retrying import needs
+from jobqueue.worker.child.sifting import Sifted
+from jobqueue.worker.run.attempt import Ending, Outcome, needs
 from jobqueue.worker.shared.counters import DependencyRates, RetryCounts, TaskRuns
 
 logger = logging.getLogger("jobqueue.worker")
@@ -181,10 +181,10 @@ class RetryBudget:
         # The claimer sifts while the settler counts.
         self._lock = threading.Lock()
 
-    def sift(self, leases: list[Lease]) -> tuple[list[Lease], dict[tuple[float, str], list[Lease]]]:
-        """Return the leases that may run now, and the others by the seconds for which to give them back, and why."""
+    def sift(self, leases: list[Lease]) -> Sifted:
+        """Let retries wait that have no turn."""
         if not self._limits:
-            return leases, {}
+            return Sifted(leases)
         free: list[Lease] = []
         waiting: dict[tuple[float, str], list[Lease]] = defaultdict(list)
         with self._lock:
@@ -196,7 +196,7 @@ class RetryBudget:
                     waiting[wait, why].append(lease)
                 else:
                     free.append(lease)
-        return free, waiting
+        return Sifted(free, (), waiting)
 
     def _wait(self, lease: Lease, now: float, looking: dict[str, float]) -> tuple[float, str]:
         """The seconds for which to give back a claimed retry, and why; 0 if it may run."""

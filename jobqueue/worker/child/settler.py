@@ -12,7 +12,8 @@ from queue import SimpleQueue
 
 from jobqueue import signals
 from jobqueue.db.sessions import limit_idle_transactions
-from jobqueue.worker.child.child import Child, Outage
+from jobqueue.exceptions import DatabaseBusy
+from jobqueue.worker.child.child import Child
 from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.run import task_signals
 from jobqueue.worker.run.attempt import Outcome
@@ -32,10 +33,10 @@ class Settler:
     With two `threads`, outcomes that are committed one by one are written by both, and the server commits both at once.
     """
 
-    def __init__(self, child: Child, outage: Outage, *, threads: int) -> None:
+    def __init__(self, child: Child, *, threads: int) -> None:
         self._pool, self._slot, self._turn = child.pool, child.slot, child.turn
         self._breakers, self._budget = child.breakers, child.budget
-        self._watched, self._outage = child.watched, outage
+        self._watched, self.outage = child.watched, child.outage("write outcomes")
         self._helper = HelperThread("settler-2", child.using) if threads > 1 else None
         self.unwritten: list[Outcome] = []
         self._locked: list[Outcome] = []
@@ -58,7 +59,7 @@ class Settler:
                 self._breakers.ended(ended)
                 self._budget.ended(ended)
                 left = self._write(earlier, again=True)
-                if left and self._outage.failures:
+                if left and self.outage.failures:
                     left = self._write_alone(left)
                 # If the database was unreachable for one outcome, it is for the others.
                 self._note(left + ended if left else self._write(ended, again=False), ended)
@@ -71,7 +72,7 @@ class Settler:
 
     def _gather(self) -> list[Outcome]:
         """Wait for outcomes; returns [] when it is time to write earlier ones again."""
-        pause = self._outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
+        pause = self.outage.next_try - time.monotonic() if self.unwritten else IDLE_SECONDS
         if self._locked:
             pause = min(pause, self._look_at - time.monotonic())
         ended = self._pool.ended(max(0.0, pause))
@@ -163,9 +164,10 @@ class Settler:
         """Keep what could not be written, and measure how long jobs run."""
         self.unwritten, self.last_written = unwritten, time.monotonic()
         if unwritten:
-            self._outage.met(None)
+            problem = next((outcome.problem for outcome in unwritten if outcome.problem is not None), None)
+            self.outage.met(problem or DatabaseBusy("nothing was written"))
         else:
-            self._outage.over()
+            self.outage.over()
         if self._pool.waiting <= self._pool.low_water:
             self._pool.wake()
         for outcome in ended:

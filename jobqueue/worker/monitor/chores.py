@@ -22,9 +22,10 @@ from jobqueue.conf import Settings, load
 from jobqueue.db import is_lost_connection
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.flow.overview import running_workers
-from jobqueue.maintenance import cleaner, gate_sweep, lock_watch, pruner, queue_levels, runner, stat_rollup, sweeps
+from jobqueue.maintenance import cleaner, gate_sweep, lock_watch, pruner, queue_levels, stat_rollup, sweeps
 from jobqueue.runs.bulk_steps import BULK_VERBS
 from jobqueue.runs.redrive_steps import REDRIVES
+from jobqueue.runs.stepping import Runner
 from jobqueue.signals import Dispatch
 
 logger = logging.getLogger("jobqueue.worker")
@@ -136,7 +137,7 @@ class Chores:
     def _recorded_runs(self, batch: int) -> Iterator[Chore]:
         """Those that carry redrives and bulk verbs out."""
         for name, kind in (("redriver", REDRIVES), ("bulk runner", BULK_VERBS)):
-            steps = runner.Runner(kind, batch)
+            steps = Runner(kind, batch)
             again = partial(self._soon, steps)
             whole = partial(repeat, steps)
             yield Chore(name, 1.0, whole, steps.run_once, kind.counts, again, in_turn=True, level=logging.NOTSET)
@@ -188,7 +189,7 @@ class Chores:
             missed="Nobody has looked for alarms in this pass.",
         )
 
-    def _soon(self, steps: runner.Runner) -> float | None:
+    def _soon(self, steps: Runner) -> float | None:
         if steps.more:
             return self._step_seconds
         return ACTIVE_SECONDS if steps.active else None

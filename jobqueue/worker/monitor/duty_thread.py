@@ -10,8 +10,8 @@ from collections.abc import Callable
 from django.db import Error, connections
 
 from jobqueue import signals
-from jobqueue.backoff import Backoff
 from jobqueue.db import is_lost_connection
+from jobqueue.db.outage import URGENT_SECONDS, Outage
 from jobqueue.db.sessions import limit_idle_transactions
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.signals import Dispatch
@@ -19,8 +19,6 @@ from jobqueue.signals import Dispatch
 logger = logging.getLogger("jobqueue.worker")
 
 TICK_SECONDS = 0.2
-#: between 0.1 and 0.5 s, after a duty that the database refused
-PAUSE = Backoff(base_seconds=0.3, factor=1.0, cap_seconds=0.5, jitter=2 / 3)
 
 
 class DutyThread:
@@ -37,7 +35,7 @@ class DutyThread:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._refused = False
-        self._failing: set[str] = set()
+        self._outages: dict[str, Outage] = {}  # by duty that failed the last time
         self._ticked_at = time.monotonic()
         self._pause_seconds = TICK_SECONDS
 
@@ -78,15 +76,16 @@ class DutyThread:
     def do(self, duty: Callable[[], None], name: str = "") -> bool:
         """Call `duty`, again with a new connection if the database refused it. Raises nothing; whether it succeeded.
 
-        `name` is that of the duty in log lines.
+        `name`: what the monitor cannot do if it fails, as log lines say; by default the name of the function.
         """
-        name = name or duty.__name__
+        name = name or duty.__name__.replace("_", " ")
         try:
             call_twice(duty, self._using)
         except Exception as error:
             self._complain(name, error)
             return False
-        self._failing.discard(name)
+        if (outage := self._outages.pop(name, None)) is not None:
+            outage.over()
         return True
 
     def _work(self) -> None:
@@ -101,15 +100,17 @@ class DutyThread:
         connections[self._using].close()
 
     def _complain(self, name: str, error: Exception) -> None:
-        if is_lost_connection(error, self._using):
+        lost, unexpected = is_lost_connection(error, self._using), not isinstance(error, (Error, DatabaseBusy))
+        if lost:
+            # The main thread logs that.
             self._doubt()
-        elif not isinstance(error, (Error, DatabaseBusy)):
+        elif unexpected:
             log_unexpected(name, error)
-        elif name not in self._failing:
-            logger.warning("the monitor's duty %s failed: %s; it is tried again", name, error)
-        self._failing.add(name)
-        connections[self._using].close()
-        time.sleep(PAUSE.delay_seconds(1))
+        if name not in self._outages:
+            self._outages[name] = Outage(
+                "the monitor", name, self._using, most_seconds=URGENT_SECONDS, rhythm="when it is due"
+            )
+        time.sleep(self._outages[name].met(error, quiet=lost or unexpected))
 
 
 def call_twice(duty: Callable[[], None], using: str) -> None:
@@ -126,4 +127,4 @@ def call_twice(duty: Callable[[], None], using: str) -> None:
 
 def log_unexpected(duty: str, error: Exception) -> None:
     """Log an error that no database caused. The monitor continues: its other duties do not depend on this one."""
-    logger.error("%s raised an unexpected error; the monitor continues and tries again", duty, exc_info=error)
+    logger.error("the monitor cannot %s: an unexpected error; it continues and tries again", duty, exc_info=error)

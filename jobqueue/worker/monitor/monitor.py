@@ -8,9 +8,11 @@ fourth one fires schedules. Each has its own connection, so renewals do not wait
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -18,22 +20,24 @@ from contextlib import suppress
 
 from django.db import Error, connections
 
-from jobqueue import signals
+from jobqueue import signals, wakeup
 from jobqueue.db import one_writer
+from jobqueue.db.outage import URGENT_SECONDS, Outage
 from jobqueue.db.retry import observe_refusals
 from jobqueue.db.sessions import limit_idle_transactions, ping
-from jobqueue.db.time_limit import watched
-from jobqueue.exceptions import DatabaseBusy
+from jobqueue.db.time_limit import Watchdog, watched
+from jobqueue.exceptions import DatabaseBusy, NotSupported
 from jobqueue.lockstats import recorder
-from jobqueue.log_format import count_of
+from jobqueue.log_format import count_of, one_line
 from jobqueue.maintenance import worker_rows
 from jobqueue.schedules import firing, versions
 from jobqueue.signals import Dispatch
 from jobqueue.stats import recorder as job_stats
 from jobqueue.transitions.renewing import renew_in_hand
-from jobqueue.worker.monitor.duty_thread import PAUSE, TICK_SECONDS, DutyThread, call_twice, log_unexpected
+from jobqueue.wakeup import QUIET_SECONDS, Notifier
+from jobqueue.wakeup.notifiers import Subscription
+from jobqueue.worker.monitor.duty_thread import TICK_SECONDS, DutyThread, call_twice, log_unexpected
 from jobqueue.worker.monitor.housekeeping import Housekeeping
-from jobqueue.worker.monitor.listener import Listener
 from jobqueue.worker.monitor.preflight import preflight
 from jobqueue.worker.monitor.probe import Probe
 from jobqueue.worker.monitor.recovery import Recovery
@@ -42,7 +46,7 @@ from jobqueue.worker.monitor.stopping import Overtime, end_frozen, flag
 from jobqueue.worker.shared.processes import kill, pid_exists
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot, Scoreboard, State
 from jobqueue.worker.shared.signal_dispatcher import SignalDispatcher
-from jobqueue.worker.shared.watchdog import Watchdog
+from jobqueue.worker.shared.wakeup_pipes import WakeupPipes
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -56,6 +60,7 @@ HOUSE_SILENT_SECONDS = 600.0  # housekeeping may wait for locks: six times 50 s 
 UNLOCKED_SECONDS = 2.0  # how long to wait for the server to end the sessions of a dead child
 ROUND_SECONDS = 1.0  # how long the other threads may take to end
 LAST_SECONDS = 3.0  # how long receivers of signals may take at the end; the supervisor waits 5 s
+CHECK_SECONDS = 30.0  # after this long without a wake-up, check whether the connection still works
 DUE_SECONDS = 0.8  # between two looks for ticks that are due: with its transaction, a tick fires within two seconds
 
 
@@ -67,6 +72,9 @@ class Monitor:
         self.using = options.database
         self.next_renewal = self.next_flags = self.next_overtime = 0.0
         self.orphaned_since: float | None = None
+        # An earlier monitor may have found the database unreachable, or have been replaced for that.
+        since = self.header.database_down_since
+        self.outage = Outage("the monitor", "renew leases", self.using, most_seconds=URGENT_SECONDS, since=since)
         self.turn = one_writer(options.database)
         self.house = Housekeeping(options, scoreboard, self._living, self._doubt, dispatch, self.turn)
         stalls = StallWatch(options, scoreboard, self._living, self.house.troubles)
@@ -160,11 +168,12 @@ class Monitor:
         return True
 
     def _recover(self) -> None:
-        self.settling.do(self.recovery.settle_dead)
+        self.settling.do(self.recovery.settle_dead, "settle the jobs of dead children")
 
     def _doubt(self) -> None:
         """Check now whether the database answers: another thread lost its connection."""
-        self.next_renewal = 0.0
+        if not self.outage.failures:
+            self.next_renewal = 0.0
 
     def _open_probe(self) -> Probe | None:
         port = self.options.probe_port
@@ -209,15 +218,11 @@ class Monitor:
         try:
             call_twice(duty, self.using)
         except (Error, DatabaseBusy) as error:
-            if not self.header.database_down_since:
-                self.header.database_down_since = time.monotonic()
-                logger.warning("the database is unreachable (%s); leases cannot be renewed meanwhile", error)
-            self.header.database_down = 1
-            connections[self.using].close()
-            self.next_renewal = 0.0
-            time.sleep(PAUSE.delay_seconds(1))
+            self.outage.met(error)
+            self.header.note_outage(self.outage.since)
+            self.next_renewal = self.next_flags = self.outage.next_try
         except Exception as error:
-            log_unexpected(duty.__name__, error)
+            log_unexpected(f"{duty.__name__} leases", error)
             time.sleep(TICK_SECONDS)
         else:
             if duty == self.renew:
@@ -225,11 +230,10 @@ class Monitor:
 
     def _answered(self) -> None:
         now = time.monotonic()
-        since, self.header.database_down_since = self.header.database_down_since, 0.0
-        self.header.database_down, self.header.renewed_at = 0, now
-        if since:
+        if self.outage.failures:
+            self.outage.over()
             self.header.answers_since = now
-            logger.warning("the database answers again after %.1f s", now - since)
+        self.header.database_down, self.header.database_down_since, self.header.renewed_at = 0, 0.0, now
 
     def _given_up(self) -> bool:
         limit, since = self.options.db_retry_seconds, self.header.database_down_since
@@ -265,13 +269,13 @@ class Scheduler:
         now = time.monotonic()
         if now >= self._next_announcement:
             self._next_announcement = now + random.uniform(0.8, 1.0) * versions.ANNOUNCE_SECONDS
-            self.thread.do(self.announce)
+            self.thread.do(self.announce, "announce schedules")
         if self._fires and now >= self._next_look:
             self._next_look = now + random.uniform(0.8, 1.0) * DUE_SECONDS
-            self.thread.do(self.fire)
+            self.thread.do(self.fire, "fire schedules")
         if now >= self._next_stalls:
             self._next_stalls = now + random.uniform(0.8, 1.0) * self._stalls.interval_seconds
-            self.thread.do(self._stalls.look)
+            self.thread.do(self._stalls.look, "look for stalls")
 
     def announce(self) -> None:
         """Note which versions of schedules the children have, and put those in force that have to be."""
@@ -292,6 +296,76 @@ class Scheduler:
         if done.more:
             self._next_look = 0.0
             self.thread.next_soon(0.01)
+
+
+class Listener:
+    """Listens on one connection of its own, until its process ends."""
+
+    def __init__(self, options: Options, wakeups: WakeupPipes) -> None:
+        self._options, self._wakeups = options, wakeups
+        self._outage = Outage(
+            "the monitor", "receive wake-ups", options.database, most_seconds=URGENT_SECONDS, meanwhile="workers poll"
+        )
+
+    def start(self) -> None:
+        """Listen in a daemon thread, if there is a notifier and children may be idle."""
+        if self._options.once or self._options.drain:
+            return
+        notifier = wakeup.notifier_of(self._options.database)
+        if notifier is not None:
+            try:
+                threading.Thread(target=self._run, args=(notifier,), name="listener", daemon=True).start()
+            except RuntimeError as error:
+                # A monitor that cannot listen still renews leases.
+                logger.warning("wake-ups are not received, workers poll: %s", error)
+
+    def _run(self, notifier: Notifier) -> None:
+        while True:
+            subscription: Subscription | None = None
+            try:
+                subscription = notifier.subscribe()
+                self._outage.over()
+                # Wake-ups sent before the subscription were lost.
+                self._wakeups.wake()
+                self._listen(subscription)
+            except NotSupported as error:
+                logger.warning("wake-ups are not received: %s", error)
+                return
+            except Exception as error:
+                # A driver may raise any exception; without wake-ups the children still poll.
+                self._outage.met(error)
+            finally:
+                self._close(subscription)
+            time.sleep(max(0.0, self._outage.next_try - time.monotonic()))
+
+    def _listen(self, subscription: Subscription) -> None:
+        check_at, again_at = time.monotonic() + CHECK_SECONDS, math.inf
+        while True:
+            queues = subscription.receive(max(0.0, min(check_at, again_at) - time.monotonic()))
+            served = [queue for queue in queues if self._options.selection.serves(queue)]
+            for _ in served:
+                self._wakeups.wake()
+            if served:
+                logger.debug("wake-up: a job was committed to %s", one_line(", ".join(sorted(set(served)))))
+            now = time.monotonic()
+            if served:
+                again_at = now + QUIET_SECONDS
+            elif now >= again_at:
+                # Enqueuers may have suppressed wake-ups meanwhile.
+                again_at = math.inf
+                self._wakeups.wake_another()
+            if queues:
+                check_at = now + CHECK_SECONDS
+            elif now >= check_at:
+                check_at = now + CHECK_SECONDS
+                subscription.check()
+
+    def _close(self, subscription: Subscription | None) -> None:
+        try:
+            if subscription is not None:
+                subscription.close()
+        except Exception as error:
+            logger.debug("the subscription could not be closed: %s", error)
 
 
 def run_monitor(options: Options, scoreboard: Scoreboard) -> int:

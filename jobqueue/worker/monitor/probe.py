@@ -144,8 +144,10 @@ class Probe:
         for field, (name, words) in _COUNTERS.items():
             total = sum(getattr(slot, field) for slot in self._scoreboard.slots)
             yield CounterMetricFamily(f"jobqueue_worker_{name}", words, total)
-        reaped = self._scoreboard.header.reaped
-        yield CounterMetricFamily("jobqueue_worker_leases_reaped", "Lapsed leases ended by this worker", reaped)
+        header = self._scoreboard.header
+        yield CounterMetricFamily("jobqueue_worker_leases_reaped", "Lapsed leases ended by this worker", header.reaped)
+        words = "How often the database became unreachable"
+        yield CounterMetricFamily("jobqueue_worker_database_outages", words, header.database_outages)
         yield from self._redone()
         yield from self._retries()
 

@@ -13,32 +13,41 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
+from jobqueue.backoff import retry_after, wait_seconds
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext
 from jobqueue.db.fields import Encoded
 from jobqueue.db.time_limit import watched
-from jobqueue.exceptions import JobCanceled, LockNotAcquired, UnknownTask, WrongArguments
+from jobqueue.exceptions import (
+    JobCanceled,
+    JobQueueError,
+    LockNotAcquired,
+    PayloadError,
+    Retry,
+    UnknownTask,
+    WrongArguments,
+)
 from jobqueue.failures import FailureCause, describe, is_permanent, summary
 from jobqueue.gates import declared
 from jobqueue.log_format import one_line
 from jobqueue.payload import JSON, readable
+from jobqueue.producer.life import after_run, continues, first_due
 from jobqueue.requested import Requested, requested_by
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.tasks.discovery import workers_import
-from jobqueue.tasks.options import options_of
+from jobqueue.tasks.options import may_retry, options_of
 from jobqueue.tasks.results import failed_result, task_context
 from jobqueue.tasks.versions import arguments
 from jobqueue.transitions import Lease
 from jobqueue.transitions.acking import encode_result
 from jobqueue.transitions.failing import Also, cause_of
-from jobqueue.worker.run.retrying import LATE_SECONDS, NextAttempt, RetriesEnded, is_too_late, next_attempt, next_run
 from jobqueue.worker.shared.scoreboard import Hold, LeaseSlot
 
 logger = logging.getLogger("jobqueue.worker")
@@ -84,6 +93,7 @@ class Outcome:
     finishing: bool = False  # finish() began its commit, and it is unknown whether that succeeded
     finish_result: Encoded | None = None  # the result that this commit was to store
     row_locked: bool = False  # not written because another session has locked the job's row
+    problem: Exception | None = None  # why it could not be written; None: it was not tried, or its row is locked
     cut_off: bool = False  # not written because the connection was lost
     ended_at: float = field(default_factory=time.monotonic)
 
@@ -315,3 +325,99 @@ def _find(lease: Lease) -> tuple[AnyTask | None, Callable[[JobContext], object]]
     if task.takes_context:
         return task, lambda context: task.func(task_context(task, lease, context), *args, **kwargs)
     return task, lambda context: task.func(*args, **kwargs)
+
+
+# A retry is claimed a little later than it falls due.
+LATE_SECONDS = 5.0
+
+
+class RetriesEnded(JobQueueError):
+    """It is too late for this retry: the job ends FAILED with its last cause, and its function is not called."""
+
+
+class NextAttempt(NamedTuple):
+    """What follows a failed attempt."""
+
+    delay_seconds: float | None = None  # None: JOBQUEUE's back-off
+    retry: bool = True
+    also: Also | None = None
+    until: datetime | None = None  # the latest begin that the policy allows
+
+
+def next_attempt(
+    options: TaskSpec,
+    lease: Lease,
+    error: BaseException,
+    run_seconds: float,
+    task_result: Callable[[], object],
+) -> NextAttempt:
+    """What follows `error`, which ended the attempt after `run_seconds`."""
+    delay = _delay(options, lease, error, task_result)
+    # isinstance() would ask for __class__, which may be a property that raises.
+    retry = issubclass(type(error), Retry) or may_retry(options, error)
+    limit, until = options.retry_until_seconds, None
+    if limit is not None and retry:
+        if delay is None:
+            delay = load().backoff.delay_seconds(lease.attempt)
+        begins = lease.locked_at + timedelta(seconds=run_seconds + delay)
+        until = first_due(lease).instant + timedelta(seconds=limit)
+        retry = begins <= until
+    return NextAttempt(delay, retry, _also(options, lease, failed=True) if retry else None, until)
+
+
+def next_run(options: TaskSpec, lease: Lease, delay_seconds: float) -> NextAttempt:
+    """What follows a run that has requested another one, without using an attempt."""
+    return NextAttempt(delay_seconds, also=_also(options, lease, failed=False))
+
+
+def is_too_late(options: TaskSpec, lease: Lease) -> bool:
+    """Whether this run is a retry that begins after the task's retry_until_seconds."""
+    limit = options.retry_until_seconds
+    if limit is None:
+        return False
+    due = first_due(lease)
+    if continues(lease):
+        return False  # it continues a run that began in time
+    # The first run of a life is no retry, however long it had to wait for a worker.
+    return lease.attempt > due.attempts + 1 and lease.locked_at > due.instant + timedelta(seconds=limit)
+
+
+def needs(lease: Lease) -> tuple[str | None, float]:
+    """The dependency of a retry that was claimed, and for how long it may be given back without being too late then."""
+    try:
+        options = options_of(registry.find_task(lease.task) if lease.task is not None else None, lease.options)
+    except PayloadError:
+        return lease.dependency, 0.0
+    ends = [] if lease.expires_at is None else [lease.expires_at]
+    limit = options.retry_until_seconds
+    if limit is not None and (due := first_due(lease)).kept:
+        ends.append(due.instant + timedelta(seconds=limit))
+    slack = (min(ends) - lease.locked_at).total_seconds() - LATE_SECONDS if ends else math.inf
+    return lease.dependency or options.dependency, slack
+
+
+def _delay(options: TaskSpec, lease: Lease, error: BaseException, task_result: Callable[[], object]) -> float | None:
+    if is_permanent(error):
+        return None
+    if issubclass(type(error), Retry) and (asked := getattr(error, "after_seconds", None)) is not None:
+        return float(asked)
+    backoff, delay = options.backoff, None
+    if backoff is not None:
+        try:
+            delay = wait_seconds(backoff, lease.attempt, error, task_result)
+        except BaseException:
+            logger.exception("backoff of task %s failed; job %d waits as JOBQUEUE configures", lease.task, lease.job_id)
+    asked = None if callable(backoff) else retry_after(error)
+    if asked is None:
+        return delay
+    # The longer one: a service that asks for a second each time would use up the attempts at once.
+    return max(asked, load().backoff.delay_seconds(lease.attempt) if delay is None else delay)
+
+
+def _also(options: TaskSpec, lease: Lease, *, failed: bool) -> Also | None:
+    after, queue = options.move_after, None
+    if failed and after is not None and lease.attempt >= after and lease.ordering_key is None:
+        moved_to = options.move_to
+        queue = moved_to if moved_to != lease.queue else None
+    kept = None if options.retry_until_seconds is None else after_run(lease, failed=failed)
+    return Also(queue, kept) if queue or kept else None

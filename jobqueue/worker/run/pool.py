@@ -375,7 +375,7 @@ class Pool:
     def _fit(self, lease: Lease, slot: LeaseSlot) -> bool:
         """Whether `lease` may start; if not, it will be given back.
 
-        It may not if it has expired, because another worker may run it; if it was lost or canceled; if it was
+        It may not if it has lapsed, because another worker may run it; if it was lost or canceled; if it was
         paused meanwhile, or its breaker opened; or if its expires_at has passed: the next claim then ends the job.
         """
         begin_by = self._begin_by.get((lease.job_id, lease.fence), math.inf) if self._begin_by else math.inf

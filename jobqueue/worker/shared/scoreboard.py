@@ -246,7 +246,15 @@ class Header(ctypes.Structure):
     monitor_ticked_at: Seconds  # when a step of the monitor's work last ended
     renewed_at: Seconds  # when the monitor last renewed all leases
     database_down_since: Seconds  # 0: the database answers
+    database_outages: Long  # how often the database became unreachable
     answers_since: Seconds  # when the database answered again after the last outage; 0: there was none
+
+    def note_outage(self, since: float) -> None:
+        """Record that the database is unreachable, and if that is new, since when."""
+        if not self.database_down_since:
+            self.database_down_since = since
+            self.database_outages += 1
+        self.database_down = 1
 
 
 #: the longest text of stacks

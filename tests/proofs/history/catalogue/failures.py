@@ -131,7 +131,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary goes on although a job of it failed its attempt",
-        "runs/canary.py",
+        "runs/redrive_steps.py",
         "_failure",
         "row.attempts > before or (row.status",
         "(row.status",
@@ -139,7 +139,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a canary that nobody ran counts as passed",
-        "runs/canary.py",
+        "runs/redrive_steps.py",
         "verdict_of",
         '"" if passed else "no job',
         '"" if passed or canaries else "no job',
@@ -147,7 +147,7 @@ DEAD_LETTERS = [
     ),
     mutant(
         "a portion of ids leaves out the dead letters behind it",
-        "runs/dead_rows.py",
+        "runs/job_filter.py",
         "next_dead_ids",
         "return found[:most], found[most - 1]",
         "return found[:most], read[-1][0]",

@@ -128,7 +128,7 @@ LEFT_BEHIND = [
 WORKERS = [
     mutant(
         "a worker claims and parks the jobs that only other workers know",
-        "worker/child/unknown_tasks.py",
+        "worker/child/sifting.py",
         "UnknownTasks.sift",
         "if _is_new(lease) and not _can_run(lease)",
         "if _can_run(lease) and not _can_run(lease)",
@@ -136,7 +136,7 @@ WORKERS = [
     ),
     mutant(
         "a worker asks a queue again at once in which it knows no job",
-        "worker/child/unknown_tasks.py",
+        "worker/child/sifting.py",
         "UnknownTasks.leaves",
         "self._clock() < self._look_at.get(queue, 0.0)",
         "self._clock() < 0.0",

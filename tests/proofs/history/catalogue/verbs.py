@@ -26,7 +26,7 @@ MODELS = [
     mutant(
         "the reaper takes leases that are good",
         "models/job.py",
-        "JobQuerySet.expired",
+        "JobQuerySet.lapsed",
         "return self.filter(status=1, lock_until__lt=UtcNow())",
         "return self.filter(status=1)",
         "tests/transitions/test_reap.py",
