@@ -93,6 +93,30 @@ def change(job_id: int | str, given: Mapping[str, Any], *, using: str | None = N
     return done.changes
 
 
+def in_words(changes: Changes) -> str:
+    """The changes for a history, without values of arguments: not everybody who reads it may see those."""
+    return ", ".join(
+        f"{place} changed" if name in ("args", "kwargs") else f"{place} {_word(before)} -> {_word(after)}"
+        for name, (before, after) in changes.items()
+        for place in (_places(name, before, after) if name in ("args", "kwargs") else [name])
+    )
+
+
+def _places(name: str, before: JSON, after: JSON) -> list[str]:
+    """Which arguments differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [f"{name}.{key}" for key in {**before, **after} if key not in before or before[key] != after.get(key)]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [f"{name}[{place}]" for place, value in enumerate(after) if value != before[place]]
+    return [name]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    return "none" if value is None or value == [] else " ".join(value) if isinstance(value, list) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class _Before:
     """What a job was: its row is changed in place."""
@@ -140,8 +164,8 @@ def _check_kwargs(value: Any) -> dict[str, Any]:
 
 _CHECKS: Mapping[str, Any] = {
     "run_at": lambda value: None if value is None else check_instant(value),
-    "priority": lambda value: check_int(value, "priority", -INT_MAX - 1),
     "queue": check_known,
+    "priority": lambda value: check_int(value, "priority", -INT_MAX - 1),
     "args": _check_args,
     "kwargs": _check_kwargs,
     "max_attempts": lambda value: None if value is None else check_int(value, "max_attempts", 1),
@@ -191,7 +215,8 @@ def _edit(job: Job, wanted: Mapping[str, Any], using: str) -> _Edit:
         found.tags = wanted["tags"]
         tags = JobTag.objects.using(using).filter(job_id=job.pk).order_by("pk").values_list("tag", flat=True)
         found.changes["tags"] = (list(tags), list(wanted["tags"]))
-    found.changes = {name: values for name, values in found.changes.items() if values[0] != values[1]}
+    every = found.changes
+    found.changes = {name: every[name] for name in _CHECKS if name in every and every[name][0] != every[name][1]}
     _set_place(job, found, due > now)
     return found
 
