@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import connections
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
@@ -81,9 +82,19 @@ def selection_of(request: HttpRequest) -> Selection:
     """
     found: Selection | None = getattr(request, "jobqueue_selection", None)
     if found is None:
-        found = _selection(chosen(request), load().database, lambda text: messages.warning(request, text))
+        if "arg" in (wanted := chosen(request)):
+            _check_argument(request)
+        found = _selection(wanted, load().database, lambda text: messages.warning(request, text))
         setattr(request, "jobqueue_selection", found)  # noqa: B010
     return found
+
+
+def _check_argument(request: HttpRequest) -> None:
+    """Refuse a search in what this user may not see, and a choice of all jobs that it would find."""
+    if not request.user.has_perm("jobqueue.view_payload"):
+        raise PermissionDenied
+    if request.POST.get("select_across", "0") != "0":
+        raise SuspiciousOperation("a choice that no page offers")
 
 
 def _selection(wanted: Mapping[str, str], using: str, warn: Callable[[str], None]) -> Selection:
@@ -305,6 +316,8 @@ _FILTERS = {
     "fingerprint": Filter(_("fingerprint of the failure"), _fingerprint, None),
     "cause": Filter(_("cause of failure"), _cause, lambda using: (list(CAUSES.items()), False)),
     "worker": Filter(_("worker"), _text("locked_by", status=Job.Status.PROCESSING), _workers),
+    # No condition of SQL: finding.py looks through the jobs.
+    "arg": Filter(_("argument"), lambda value, using: Q(), lambda using: ([], True)),
     "age": Filter(_("added in"), _age, lambda using: ([(age, word) for age, (_span, word) in AGES.items()], False)),
 }
 NAMES = tuple(_FILTERS)

@@ -39,6 +39,7 @@ from jobqueue.admin.page.formatting import (
     short_worker,
     span,
     stacked,
+    stamp,
     task_cell,
 )
 from jobqueue.admin.page.keyset import Page
@@ -105,7 +106,9 @@ class JobList(VerbList):
             return
         settings = load()
         wanted = selection_of(request)
-        self.tabs, self.controls = self._tabs(wanted), controls(wanted.chosen, load().database)
+        shows = request.user.has_perm("jobqueue.view_payload")
+        self.tabs = self._tabs(wanted)
+        self.controls = [one for one in controls(wanted.chosen, load().database) if shows or one.name != "arg"]
         self.is_narrowed = bool(wanted.chosen.keys() - {"state"})
         if not any(state_of(job) == "ready" and not job.gate for job in jobs):
             return
@@ -130,11 +133,24 @@ class JobList(VerbList):
 def _looked_at(found: Found, *, first: bool) -> str:
     if not found.searched:
         return ""
+    if found.payloads:
+        return _looked_through(found, first=first)
     if first:
         text = gettext("Looked at the newest %(n)s jobs; “Older” looks at more.")
     else:
         text = gettext("Looked at up to %(n)s jobs from here on; “Older” and “Newer” look at more.")
     return text % {"n": number(found.searched)}
+
+
+def _looked_through(found: Found, *, first: bool) -> str:
+    if found.behind is None:
+        text = gettext("Looked through %(n)s jobs; no older one is left.")
+    elif first:
+        text = gettext("Looked through the newest %(n)s jobs, back to %(time)s; “Older” goes on.")
+    else:
+        text = gettext("Looked through %(n)s more jobs, back to %(time)s; “Older” goes on.")
+    told = text % {"n": number(found.payloads), "time": stamp(found.since) if found.since else ""}
+    return f"{told} {gettext('A tag finds its jobs at once, however many there are.')}"
 
 
 def _when(job: ShownJob) -> str:
