@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from jobqueue import enqueue, task
+from jobqueue import enqueue, task, wakeup
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadError, PayloadTooLarge, UnknownQueue, WrongArguments
 from jobqueue.gates.waiting import FLOW_GATE
@@ -354,3 +354,33 @@ class TestLimits:
         waiting = self.blocked()
         assert edit(waiting, max_attempts=3)
         assert job(waiting).gate == FLOW_GATE
+
+
+class TestWhoIsTold:
+    @pytest.fixture
+    def notified(self, monkeypatch):
+        heard = []
+        monkeypatch.setattr(wakeup, "notify", lambda queue, using: heard.append(queue))
+        return heard
+
+    def test_workers_of_its_queue_are_woken_when_it_is_due(self, notified):
+        job_id = enqueue("q", 1, run_at=hours(1))
+        assert edit(job_id, run_at=None)
+        assert notified == ["q"]
+
+    def test_workers_of_its_new_queue_are_woken(self, notified):
+        job_id = make_job()
+        notified.clear()
+        assert edit(job_id, queue="slow")
+        assert notified == ["slow"]
+
+    def test_nobody_is_told_of_what_was_not_changed(self, notified):
+        job_id = make_in_state("DONE")
+        notified.clear()
+        assert not edit(job_id, priority=1)
+        assert notified == []
+
+    def test_the_next_job_of_its_old_ordering_key_begins(self):
+        first, second = add(keyed, "ann", 1), add(keyed, "ann", 2)
+        assert edit(first, args=["ben", 1])
+        assert {lease.job_id for lease in claim("q", limit=9, worker="w")} == {first, second}
