@@ -12,6 +12,7 @@ from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import GateWait, Job, JobTag, LaneEntry
 from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
+from jobqueue.producer import dedupe
 from jobqueue.transitions import ack, claim, edit, fail, retry
 from jobqueue.transitions.editing import change
 from tests.factories import claim_one, job, make_in_state, make_job, row, set_columns
@@ -384,3 +385,40 @@ class TestWhoIsTold:
         first, second = add(keyed, "ann", 1), add(keyed, "ann", 2)
         assert edit(first, args=["ben", 1])
         assert {lease.job_id for lease in claim("q", limit=9, worker="w")} == {first, second}
+
+
+@task(queue_name="q", unique="waiting", dedupe_key="digest", on_conflict="replace", ordering_key=user_of)
+def digest(user, n):
+    return user
+
+
+class TestAnEnqueueThatReplaces:
+    """It has read the job, and before it writes it the job is edited."""
+
+    @pytest.fixture
+    def meanwhile(self, monkeypatch):
+        def do(work):
+            real = dedupe.bounded_wait
+
+            def first(*given):
+                monkeypatch.setattr(dedupe, "bounded_wait", real)
+                assert work()
+                return real(*given)
+
+            monkeypatch.setattr(dedupe, "bounded_wait", first)
+
+        return do
+
+    def test_adds_a_job_if_that_one_has_gone_to_another_queue(self, meanwhile):
+        first = add(digest, "ann", 1)
+        meanwhile(lambda: edit(first, queue="slow"))
+        second = add(digest, "ann", 2)
+        assert (job(first).queue, job(first).payload["args"]) == ("slow", ["ann", 1])
+        assert (job(second).queue, job(second).payload["args"]) == ("q", ["ann", 2])
+
+    def test_puts_it_into_the_order_of_its_own_key(self, meanwhile):
+        first = add(digest, "ann", 1)
+        meanwhile(lambda: edit(first, args=["ben", 1]))
+        assert add(digest, "ann", 2) == first
+        assert (key_of(first), job(first).payload["args"]) == (b"ann", ["ann", 2])
+        assert claim_one().job_id == first
