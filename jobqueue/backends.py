@@ -17,13 +17,13 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, only_logs, signals, task_backends
 from jobqueue.conf import load
-from jobqueue.conf.task_spec import TaskSpec, columns_of, spec_of
+from jobqueue.conf.task_spec import UNIQUE_MODES, TaskSpec, columns_of, spec_of
 from jobqueue.db.alias import alias_of, configured_alias
 from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
-from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
+from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue, UnknownTask, WrongArguments
 from jobqueue.payload import JSON, dump
 from jobqueue.producer.enqueueing import add, add_dated, add_many, new_job, with_context
 from jobqueue.producer.insert import NewJob
@@ -34,7 +34,7 @@ from jobqueue.tasks.discovery import misplaced, never_run, warn_if_lost
 from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.signature import hashed_key
-from jobqueue.tasks.versions import payload_of
+from jobqueue.tasks.versions import payload_of, unchecked_arguments
 from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
 
@@ -152,6 +152,35 @@ class JobQueueBackend(BaseTaskBackend):
     def template(self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]) -> NewJob:
         """The job that enqueue() would add now, without expires_at: what schedules add. Raises as enqueue()."""
         return self._prepare(task, args, kwargs)[2]
+
+    def edited(
+        self, task: JobTask[..., Any], payload: JSON, given: Mapping[str, Any], *, mode: int, seconds: float | None
+    ) -> tuple[Encoded, Mapping[str, bytes | None], Mapping[str, bytes | None]]:
+        """The payload and the keys of a job whose args, kwargs or both are `given`, and the keys of its own arguments.
+
+        `payload` is its own, `mode` and `seconds` are its columns about uniqueness. Keys are by their columns, {} if
+        those of `payload` cannot be told. Raises as enqueue(), and InvalidValue if one of the two is to stay and cannot
+        be read.
+        """
+        names: dict[int, Any] = {number: name for name, number in UNIQUE_MODES.items()}
+        like = task.using(unique=names.get(mode), unique_seconds=seconds)
+        known: dict[str, Any] = {}
+        try:
+            known = dict(zip(ARGUMENTS, unchecked_arguments(task, payload), strict=True))
+        except (UnknownTask, WrongArguments) as error:
+            if given.keys() != {*ARGUMENTS}:
+                raise InvalidValue(
+                    f"the arguments that the job has cannot be read ({error}). Nothing was written; give both args and "
+                    "kwargs."
+                ) from None
+        new = payload_of(like, **(known | dict(given)))
+        text = Encoded(dump(new, max_bytes=load().max_payload_bytes))
+        try:
+            old = _keys(like, payload_of(like, **known)) if known else {}
+        except Exception:
+            # The function of a key may raise anything for arguments that are to be corrected.
+            old = {}
+        return text, _keys(like, new), old
 
     def _prepare(
         self, task: AnyTask, args: Sequence[JSON], kwargs: Mapping[str, JSON]
@@ -276,6 +305,7 @@ def _jobs(task: AnyTask, shared: _Shared, payloads: Sequence[dict[str, JSON]]) -
     return [shared.make(payload=text, **_keys(task, own)) for text, own in zip(texts, payloads, strict=True)]
 
 
+ARGUMENTS = ("args", "kwargs")
 _KEYS = ("dedupe_key", "ordering_key", "concurrency_key")
 
 

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, TypeGuard
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from jobqueue.exceptions import InvalidType, InvalidValue
@@ -35,6 +36,15 @@ if sys.version_info >= (3, 14):
     from annotationlib import Format
 
     AS_WRITTEN["annotation_format"] = Format.STRING
+
+
+class _Keep(Enum):
+    KEEP = "KEEP"
+
+
+#: the argument for what stays as it is, where None has a meaning of its own
+KEEP: Final = _Keep.KEEP
+Kept: TypeAlias = Literal[_Keep.KEEP]
 
 
 def check_queue(queue: object) -> str:

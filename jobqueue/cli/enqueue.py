@@ -1,4 +1,4 @@
-"""The sub-command enqueue: add a job of a registered task, as its code does."""
+"""The sub-commands enqueue and edit: add a job of a registered task, as its code does, and change one that waits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.backends import JobQueueBackend
-from jobqueue.cli.arguments import duration
-from jobqueue.cli.audited import audit_jobs
-from jobqueue.cli.output import Result, Subcommand
+from jobqueue.cli.arguments import FOUND, duration
+from jobqueue.cli.audited import audit, audit_jobs
+from jobqueue.cli.output import Result, Subcommand, instant
 from jobqueue.compat import InvalidTask
 from jobqueue.db.clock import read_now
+from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import InvalidValue
+from jobqueue.masking import MASK, has_mask, mask_value
 from jobqueue.producer.insert import NewJob
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Call, JobTask
-from jobqueue.validation import did_you_mean
+from jobqueue.transitions.editing import change, in_words
+from jobqueue.validation import check_id, did_you_mean
 
 
 def _declare(parser: ArgumentParser) -> None:
@@ -135,3 +138,85 @@ def _due(task: JobTask[..., Any], given: dict[str, Any]) -> datetime | None:
 
 
 ENQUEUE = Subcommand("Add a job of a registered task, as its code does.", _declare, _enqueue)
+
+
+_NOW, _NEVER = "now", "never"
+#: option -> the field of edit()
+_FIELDS = {
+    "run_at": "run_at",
+    "priority": "priority",
+    "queue": "queue",
+    "task_args": "args",
+    "task_kwargs": "kwargs",
+    "max_attempts": "max_attempts",
+    "expires": "expires",
+    "tags": "tags",
+}
+
+
+def _declare_edit(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("id", metavar="ID", help="the id of a job that waits")
+    add("--run-at", type=_when, default=None, metavar="WHEN", help="now, a time from now, or 2026-01-31T18:00+09:00")
+    add("--priority", type=int, default=None, metavar="N", help="larger numbers run first")
+    add("--queue", default=None, metavar="NAME", help="the queue to which it moves")
+    add("--args", type=_list, default=None, dest="task_args", metavar="JSON", help="all its positional arguments")
+    add("--kwargs", type=_object, default=None, dest="task_kwargs", metavar="JSON", help="all its keyword arguments")
+    add("--max-attempts", type=int, default=None, metavar="N", help="with those that it has used")
+    add("--expires", type=_end, default=None, metavar="WHEN", help="never, a time after it is due, or an instant")
+    add("--tags", type=_tags, default=None, metavar="A,B", help="all its tags; '' for none")
+    add("--by", default=None, metavar="NAME", help="who does it (default: the user of this process)")
+
+
+def _edit(using: str, given: dict[str, Any]) -> Result:
+    fields = {field: given[option] for option, field in _FIELDS.items() if given[option] is not None}
+    if has_mask([given["task_args"], given["task_kwargs"]]):
+        raise InvalidValue(f"{MASK} stands for a secret that is not shown. Nothing was written; write the value.")
+    if isinstance(due := fields.get("run_at"), timedelta):
+        fields["run_at"] = read_now(using) + due
+    if due == _NOW:
+        fields["run_at"] = None
+    if fields.get("expires") == _NEVER:
+        fields["expires"] = None
+    if {"args", "kwargs"} & fields.keys():
+        # The task of the job checks them.
+        list(registry.discover())
+    job_id = check_id(given["id"])
+    found = change(job_id, fields, using=using)
+    if found is None:
+        said = f"job {job_id} was not changed: it does not wait, or does not exist"
+        return Result({"id": job_id, "changed": False, "changes": []}, [said], FOUND)
+    filters, words = {"job_ids": str(job_id)}, in_words(found)
+    audit("edit", filters, reason=words, by=given["by"], using=using)
+    changes = [
+        {"field": name, "from": _shown(name, before), "to": _shown(name, after)}
+        for name, (before, after) in found.items()
+    ]
+    said = f"job {job_id} is changed: {words or 'it had these values'}"
+    return Result({"id": job_id, "changed": True, "changes": changes}, [said])
+
+
+def _shown(name: str, value: Any) -> Any:
+    return mask_value(value) if name in ("args", "kwargs") else instant(value)
+
+
+def _when(text: str) -> datetime | timedelta | str:
+    return _NOW if text == _NOW else _instant_or(text)
+
+
+def _end(text: str) -> datetime | timedelta | str:
+    return _NEVER if text == _NEVER else _instant_or(text)
+
+
+def _instant_or(text: str) -> datetime | timedelta:
+    try:
+        return timedelta(seconds=parse_seconds(text))
+    except InvalidValue:
+        return _instant(text)
+
+
+def _tags(text: str) -> list[str]:
+    return [tag for tag in text.split(",") if tag]
+
+
+EDIT = Subcommand("Change a job that waits: its time, priority, queue, arguments and others.", _declare_edit, _edit)

@@ -29,6 +29,7 @@ from jobqueue.log_format import count_of
 from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.states import STATES, condition_of
+from jobqueue.runs.arguments import LookedThrough, with_argument
 from jobqueue.runs.job_filter import check_columns, dead_rows, in_order
 from jobqueue.validation import check_id, readable_key
 
@@ -61,15 +62,43 @@ def _declare_list(parser: ArgumentParser) -> None:
         "--groups", action="store_true", help="dead letters by what went wrong, the largest group first"
     )
     add_filter(parser)
+    parser.add_argument("--arg", default=None, metavar="VALUE", help="jobs with this value among their arguments")
+    parser.add_argument("--before", default=None, metavar="ID", help="with --arg: only older jobs")
     parser.add_argument("--limit", type=count(10_000), default=20, metavar="N", help="number of lines (default 20)")
 
 
 def _list(using: str, given: dict[str, Any]) -> Result:
+    if given["before"] is not None and given["arg"] is None:
+        raise InvalidValue("--before goes with --arg.")
     if given["groups"]:
+        if given["arg"] is not None:
+            raise InvalidValue("--groups has no arguments: leave --arg out.")
         return _dead_letter_groups(using, given)
-    ids, complete = _ids(using, given)
-    found = _jobs(using, ids)
-    return Result({"jobs": found, "complete": complete}, _listed(found, complete))
+    looked: LookedThrough | None = None
+    if given["arg"] is None:
+        ids, complete = _ids(using, given)
+    else:
+        looked = _with_argument(using, given)
+        ids, complete = looked.ids, looked.last_id is None
+    found, last_id = _jobs(using, ids), looked and looked.last_id
+    lines = _listed(found, complete or looked is not None)
+    said = [] if looked is None else [_looked_through(looked)]
+    return Result({"jobs": found, "complete": complete, "before": last_id}, [*lines, *said])
+
+
+def _with_argument(using: str, given: dict[str, Any]) -> LookedThrough:
+    conditions = Q(**check_columns(filter_of(given)))
+    before = None if given["before"] is None else check_id(given["before"])
+    if given["state"] is not None:
+        conditions &= condition_of(_STATES[given["state"]])
+    return with_argument(given["arg"], conditions, most=given["limit"], before=before, using=using)
+
+
+def _looked_through(looked: LookedThrough) -> str:
+    said = f"looked through {count_of(looked.number, 'job')}"
+    if looked.last_id is None:
+        return f"{said}; no older one is left"
+    return f"{said}, back to {instant(looked.since)}; to go on, add --before {looked.last_id}"
 
 
 def _listed(found: list[dict[str, Any]], complete: bool) -> Iterator[str]:

@@ -37,8 +37,8 @@ T = TypeVar("T")
 #: what the transaction was for; docs/reference/commands.md says what each one covers
 Verb: TypeAlias = Literal[
     "enqueue", "claim", "heartbeat", "progress", "ack", "fail", "snooze", "release", "settle", "cancel", "discard",
-    "retry", "note", "resume", "pause", "limit", "breaker", "reap", "promote", "notify", "relay", "lock", "take",
-    "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping", "schedule",
+    "retry", "edit", "note", "resume", "pause", "limit", "breaker", "reap", "promote", "notify", "relay", "lock",
+    "take", "once", "counter", "bulk", "result", "retry_transaction", "check", "housekeeping", "schedule",
     "job",
 ]  # fmt: skip
 VERBS: tuple[Verb, ...] = get_args(Verb)

@@ -4,7 +4,8 @@ All functions run in the caller's transaction and work in all processes within a
 """
 
 from jobqueue.flow.breakers import Breaker, breaker
-from jobqueue.flow.rules import KEEP, Limit, Paused, clear_limit, drain, limits, pause, paused, resume, set_limit
+from jobqueue.flow.rules import Limit, Paused, clear_limit, drain, limits, pause, paused, resume, set_limit
+from jobqueue.validation import KEEP
 
 __all__ = [
     "KEEP",

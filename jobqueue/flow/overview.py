@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from jobqueue.conf import load
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.clock import read_now
-from jobqueue.flow.rules import KEEP, limits, paused
+from jobqueue.flow.rules import limits, paused
 from jobqueue.gates.limits import knows, limits_at
 from jobqueue.gates.rules import rules
 from jobqueue.models import FlowRule, Worker
 from jobqueue.stats.live import COUNTS, count_live
 from jobqueue.transitions.claiming.candidates import queue_names
+from jobqueue.validation import KEEP
 from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 
 #: counts are exact up to this

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from enum import Enum
 from functools import partial
-from typing import Final, Literal, TypeAlias
 
 from django.db import IntegrityError, transaction
 
@@ -26,7 +24,17 @@ from jobqueue.models import FlowRule
 from jobqueue.producer.queue_names import known_queues
 from jobqueue.signals import queue_paused, queue_resumed
 from jobqueue.tasks import registry
-from jobqueue.validation import INT_MAX, check_instant, check_int, check_queue, check_reason, check_text, did_you_mean
+from jobqueue.validation import (
+    INT_MAX,
+    KEEP,
+    Kept,
+    check_instant,
+    check_int,
+    check_queue,
+    check_reason,
+    check_text,
+    did_you_mean,
+)
 
 BY_CHARS = 150
 
@@ -128,15 +136,6 @@ def _author(by: str | None) -> str:
     if len(author) > BY_CHARS:
         raise InvalidValue(f"by has {len(author)} characters; allowed are {BY_CHARS}. Nothing was written; shorten it.")
     return author
-
-
-class _Keep(Enum):
-    KEEP = "KEEP"
-
-
-#: the argument of set_limit() for a limit that stays as it is
-KEEP: Final = _Keep.KEEP
-Kept: TypeAlias = Literal[_Keep.KEEP]
 
 
 @dataclass(frozen=True, slots=True)

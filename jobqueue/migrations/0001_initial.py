@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'jobs',
                 'db_table': 'job_queue',
                 'default_permissions': ('view',),
-                'permissions': [('retry_job', 'Can retry jobs'), ('cancel_job', 'Can cancel jobs'), ('discard_job', 'Can discard jobs'), ('release_job', 'Can release leases'), ('prune_jobs', 'Can delete ended jobs'), ('view_payload', 'Can view payloads and results')],
+                'permissions': [('retry_job', 'Can retry jobs'), ('cancel_job', 'Can cancel jobs'), ('discard_job', 'Can discard jobs'), ('release_job', 'Can release leases'), ('edit_job', 'Can change waiting jobs'), ('prune_jobs', 'Can delete ended jobs'), ('view_payload', 'Can view payloads and results')],
                 'indexes': [models.Index(fields=['queue', 'status', 'gate', 'priority', 'run_at', 'id'], name='ix_pick'), models.Index(fields=['status', 'lock_until'], name='ix_lease'), models.Index(fields=['locked_by', 'status'], name='ix_worker')],
                 'constraints': [models.UniqueConstraint(fields=('queue', 'dedupe_key'), name='uq_queue_dedupe'), models.CheckConstraint(condition=models.Q(('status__range', (0, 4))), name='ck_job_status'), models.CheckConstraint(condition=models.Q(models.Q(models.Q(('lock_token__isnull', False), ('lock_until__isnull', False), ('locked_at__isnull', False), ('locked_by__isnull', False)), ('status', 1)), models.Q(models.Q(('status', 1), _negated=True), models.Q(('lock_token__isnull', True), ('lock_until__isnull', True), ('locked_at__isnull', True), ('locked_by__isnull', True))), _connector='OR'), name='ck_job_lease')],
             },

@@ -162,6 +162,7 @@ class Job(JobColumns):
             ("cancel_job", "Can cancel jobs"),
             ("discard_job", "Can discard jobs"),
             ("release_job", "Can release leases"),
+            ("edit_job", "Can change waiting jobs"),
             ("prune_jobs", "Can delete ended jobs"),
             ("view_payload", "Can view payloads and results"),
         ]

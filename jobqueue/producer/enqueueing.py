@@ -26,16 +26,16 @@ from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction, send_after_commit
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
-from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue, UnknownQueue
+from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.middleware.chain import CONTEXT, NewJobContext, chain, context_of
 from jobqueue.otel import enqueueing
 from jobqueue.payload import JSON, decode, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
-from jobqueue.producer.queue_names import known_queues
+from jobqueue.producer.queue_names import check_known
 from jobqueue.signals import job_enqueued
-from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list, check_queue
+from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list
 
 logger = logging.getLogger("jobqueue.producer")
 
@@ -119,13 +119,7 @@ def new_job(
             f"enqueue() takes the name of a queue, got the task {queue.module_path}. Nothing was written; write "
             f"{queue.name}.enqueue(...)."
         )
-    check_queue(queue)
-    names = known_queues()
-    if names is not None and queue not in names:
-        raise UnknownQueue(
-            f"queue {queue!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}). Nothing was written; "
-            "add it there, or set QUEUES to [] to allow any name."
-        )
+    check_known(queue)
     columns = columns_given(fields) if fields else {}
     if "max_attempts" not in columns:
         columns["max_attempts"] = load().queue_max_attempts(queue)

@@ -227,6 +227,6 @@ def bounded_wait(until: float, using: str) -> Iterator[None]:
             raise
         raise DatabaseBusy(
             "another transaction has used the same dedupe key or ordering key and has not come to its commit or "
-            "rollback, so this enqueue gave up waiting. Nothing was written. Try again; if it happens often, "
+            "rollback, so this call gave up waiting. Nothing was written. Try again; if it happens often, "
             "enqueue at the end of long transactions, or after their commit, and look for one that was left open."
         ) from error

@@ -9,6 +9,9 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from jobqueue.exceptions import UnknownQueue
+from jobqueue.validation import check_queue
+
 
 @cache
 def known_queues() -> frozenset[str] | None:
@@ -19,6 +22,17 @@ def known_queues() -> frozenset[str] | None:
     ours = [params for params in (getattr(settings, "TASKS", None) or {}).values() if is_ours(params)]
     names = [params.get("QUEUES") or () for params in ours]
     return frozenset(name for group in names for name in group) if ours and all(names) else None
+
+
+def check_known(queue: object) -> str:
+    """`queue` if it is the name of a queue that TASKS allows. Raises InvalidType, InvalidValue, UnknownQueue."""
+    name, names = check_queue(queue), known_queues()
+    if names is not None and name not in names:
+        raise UnknownQueue(
+            f"queue {name!r} is not in TASKS['QUEUES'] ({', '.join(sorted(names))}). Nothing was written; "
+            "add it there, or set QUEUES to [] to allow any name."
+        )
+    return name
 
 
 def is_ours(params: Any) -> bool:

@@ -73,11 +73,15 @@ def arguments(task: AnyTask, payload: JSON) -> Arguments:
     Raises UnknownTask for a version that this process cannot upcast, WrongArguments for anything but a task's payload
     and for arguments that the function does not take.
     """
-    args, kwargs, version = _parts(payload)
-    if version != version_of(task):
-        args, kwargs = _upcast(task, args, kwargs, version)
+    args, kwargs = unchecked_arguments(task, payload)
     check_stored(task, args, kwargs)
     return args, kwargs
+
+
+def unchecked_arguments(task: AnyTask, payload: JSON) -> Arguments:
+    """arguments(), also those that the function does not take."""
+    args, kwargs, version = _parts(payload)
+    return (args, kwargs) if version == version_of(task) else _upcast(task, args, kwargs, version)
 
 
 def _upcast(task: AnyTask, args: list[JSON], kwargs: dict[str, JSON], version: int) -> Arguments:

@@ -6,7 +6,7 @@ Rows are found by their ids, locked, and written one by one, in one transaction.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -48,6 +48,7 @@ Change: TypeAlias = Callable[[Job, str], str | None]
 _STATUS_OF = {
     "finished_at": Job.Status.CANCELED,
     "run_at": Job.Status.READY,
+    "updated_at": Job.Status.READY,
     "cancel_requested_at": Job.Status.PROCESSING,
 }
 _ANY_BYTES = 1 << 62
@@ -347,14 +348,27 @@ class _Write:
     key: bytes | None = None  # the job's concurrency key
 
 
-def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str, only: Q | None = None) -> int:
-    """Let `change` write the jobs of `ids`, in one transaction; how many it wrote. `only` as in lock()."""
+def operate(
+    verb: Verb,
+    ids: Sequence[int],
+    change: Change,
+    *,
+    using: str,
+    only: Q | None = None,
+    first: Callable[[], None] | None = None,
+) -> int:
+    """Let `change` write the jobs of `ids`, in one transaction; how many it wrote. `only` as in lock().
+
+    `first` is called in the transaction before the jobs are locked.
+    """
     made: dict[int, _Write] = {}
 
     def write(tries: int) -> Written:
         written: dict[Job.Status, list[Lease | JobRef]] = defaultdict(list)
         changed: list[tuple[int, object, Job.Status]] = []
         with vendor(using).transaction(connections[using]):
+            if first is not None:
+                first()
             for job, matches in lock(ids, using, only):
                 done = made.setdefault(job.pk, _Write())
                 # The work of an earlier try has been done, though the job does not match any more.
@@ -371,12 +385,16 @@ def operate(verb: Verb, ids: Sequence[int], change: Change, *, using: str, only:
         return written
 
     found = run_verb(verb, [Portion(using, write)], {}).written
-    for queue in {job.queue for job in found.get(Job.Status.READY, ())}:
+    _tell(found, made, using)
+    return sum(map(len, found.values()))
+
+
+def _tell(written: Written, made: Mapping[int, _Write], using: str) -> None:
+    for queue in {job.queue for job in written.get(Job.Status.READY, ())}:
         wakeup.notify(queue, using)
-    for job in found.get(Job.Status.CANCELED, ()):
+    for job in written.get(Job.Status.CANCELED, ()):
         # It may have been opened for a slot or a token.
         ended_unstarted([(job.task, made[job.job_id].key)], job.queue, using=using)
-    return sum(map(len, found.values()))
 
 
 def lock(ids: Sequence[int], using: str, only: Q | None = None) -> list[tuple[Job, bool]]:

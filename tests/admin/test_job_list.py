@@ -6,6 +6,7 @@ import pytest
 from django.contrib import admin
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils.translation import override
 
 from jobqueue import enqueue, enqueue_many
@@ -16,10 +17,11 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.models import Job, JobTag, LaneEntry, Worker
 from jobqueue.models.group import PARENTS_GATE
+from jobqueue.runs import arguments
 from jobqueue.transitions import fail
 from tests.admin.helpers import HOSTILE, JOBS, Inline, client_of, job_page, person, root, sent, text_of, viewer
 from tests.app import tasks
-from tests.factories import claim_one, make_in_state, make_job, make_jobs, set_columns
+from tests.factories import claim_one, job, make_in_state, make_job, make_jobs, set_columns
 from tests.marks import finding as mark_finding
 
 pytestmark = pytest.mark.django_db
@@ -492,3 +494,57 @@ def test_the_checkbox_of_a_row_is_that_of_django(language, text):
     with override(language):
         theirs = admin.ModelAdmin.action_checkbox(of_jobs, readonly._Named(job.pk, plain(job)))
         assert of_jobs.action_checkbox(job) == theirs
+
+
+class TestByArgument:
+    def greeting(self, *args):
+        return int(tasks.greet.enqueue(*args).id)
+
+    def ids(self, response):
+        return [one.pk for one in response.context["cl"].result_list]
+
+    def test_jobs_are_found_and_the_page_says_how_far_it_looked(self):
+        job_id, _ = self.greeting("Zelda", 1), make_jobs(3)
+        response = viewer("view_payload").get(JOBS, {"arg": "Zelda"})
+        assert self.ids(response) == [job_id]
+        page = text_of(response)
+        assert "Looked through 4 jobs; no older one is left." in page
+        assert "A tag finds its jobs at once" in page
+
+    def test_it_goes_on_from_where_it_stopped(self, monkeypatch):
+        monkeypatch.setattr(arguments, "SLICE", 2)
+        monkeypatch.setattr(arguments, "ROWS_MAX", 2)
+        job_id, _ = self.greeting("Zelda", 1), make_jobs(3)
+        client = viewer("view_payload")
+        first = client.get(JOBS, {"arg": "Zelda"})
+        assert self.ids(first) == []
+        assert "Looked through the newest 2 jobs, back to 20" in text_of(first)
+        second = client.get(link(text_of(first), "next"))
+        assert self.ids(second) == [job_id]
+        assert "Looked through 2 " in text_of(second)
+
+    def test_secrets_are_not_found(self):
+        self.greeting({"password": "hunter2"}, 1)
+        assert self.ids(viewer("view_payload").get(JOBS, {"arg": "hunter2"})) == []
+
+    def test_without_view_payload_there_is_no_field_and_the_search_is_refused(self):
+        self.greeting("Zelda", 1)
+        client = viewer()
+        assert 'name="arg"' not in text_of(client.get(JOBS))
+        assert client.get(JOBS, {"arg": "Zelda"}).status_code == 403
+
+    def test_actions_change_the_chosen_rows_and_never_all_that_match(self):
+        job_id, other = self.greeting("Zelda", 1), self.greeting("Link", 1)
+        client = viewer("view_payload", "cancel_job")
+        data = {"action": "cancel", "_selected_action": [job_id], "index": 0}
+        assert client.post(f"{JOBS}?arg=Zelda", data | {"select_across": 1}).status_code == 400
+        client.post(f"{JOBS}?arg=Zelda", data)
+        assert (job(job_id).status, job(other).status) == (Job.Status.CANCELED, Job.Status.READY)
+
+    def test_a_bulk_action_refuses_it(self):
+        page = text_of(
+            viewer("view_payload", "cancel_job", "view_auditevent").get(
+                reverse("admin:jobqueue_auditevent_new"), {"arg": "Zelda"}
+            )
+        )
+        assert "Only jobs of the list can be chosen by an argument" in page

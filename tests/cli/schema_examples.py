@@ -99,6 +99,11 @@ def _enqueued(name):
     yield ["enqueue", TASK, "--args", "[1, 2]"]
 
 
+@example("edit")
+def _edited(name):
+    yield ["edit", make_job(), "--priority", "3"]
+
+
 @example("prune")
 def _pruned(name):
     ended("DONE", 400)

@@ -35,6 +35,8 @@ def test_the_options_of_django_are_taken_after_a_subcommand(capsys, name, option
         "bench": ["--jobs", "1"],
         "completion": ["bash"],
     }
+    if name == "edit":
+        others[name] = [str(make_in_state("READY")), "--priority", "1"]
     words = [str(make_in_state(states[name]))] if name in states else others.get(name, [])
     assert run(capsys, name, option, *words)
 

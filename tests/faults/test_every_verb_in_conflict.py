@@ -58,6 +58,7 @@ VERBS = {
     "cancel": (make_job, transitions.cancel, "CANCELED"),
     "discard": (lambda: make_in_state("FAILED"), transitions.discard, "CANCELED"),
     "retry": (lambda: make_in_state("FAILED"), transitions.retry, "READY"),
+    "edit": (make_job, lambda job_id: transitions.edit(job_id, queue="slow"), "READY"),
     "resume": (failed_head, lambda ids: transitions.resume("q", "k"), "FAILED"),
 }
 #: those that are one statement on one row hold nothing while they wait, and so cannot be in a circle
@@ -123,7 +124,7 @@ def check(verb, subject, result, wanted):
     if verb.startswith("fail"):
         assert JobAttempt.objects.filter(job_id=job_id).count() == 1
         assert Job.objects.get(pk=job_id).attempts == 1
-    if verb in ("cancel", "discard", "retry", "release_held", "extend_held", "resume"):
+    if verb in ("cancel", "discard", "retry", "edit", "release_held", "extend_held", "resume"):
         assert result is True
     if verb.endswith("_many"):
         assert result == []

@@ -58,6 +58,7 @@ VERBS = {
     "reap": (lapsed, lambda lease: reap(), "READY"),
     "cancel": (ready, transitions.cancel, "CANCELED"),
     "retry": (lambda: make_in_state("FAILED"), transitions.retry, "READY"),
+    "edit": (ready, lambda job_id: transitions.edit(job_id, queue="slow"), "READY"),
 }
 
 

@@ -14,6 +14,7 @@ from jobqueue.transitions import (
     cancel_held,
     claim,
     discard,
+    edit,
     extend_held,
     fail,
     reap,
@@ -65,11 +66,12 @@ OPERATORS = {
     "discard of a dead job": (lambda: make_in_state("FAILED"), discard, "CANCELED"),
     "retry of a dead job": (lambda: make_in_state("FAILED"), retry, "READY"),
     "retry of a delayed job": (delayed, retry, "READY"),
+    "edit": (make_job, lambda job_id: edit(job_id, queue="slow", priority=5, tags=["a"]), "READY"),
     "release_held": (lambda: make_in_state("PROCESSING"), release_held, "READY"),
     "a longer lease": (lambda: make_in_state("PROCESSING"), lambda job_id: extend_held(job_id, 600), "PROCESSING"),
 }
 
-HARMLESS = {"cancel of a running job", "a longer lease"}
+HARMLESS = {"cancel of a running job", "edit", "a longer lease"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jobqueue.runs.job_filter import FILTERS, FINGERPRINTS_MAX, NAMED_MAX, is_fi
 from jobqueue.tasks import registry
 
 #: filters that stand for others, by the moment at which they are read
-RELATIVE = ("error", "age", "q")
+RELATIVE = ("error", "age", "arg", "q")
 VALUE_CHARS, NAMES_TOLD = 80, 5
 
 
@@ -35,6 +35,8 @@ def exact(wanted: Mapping[str, str], using: str) -> Exact:
     it finds.
     """
     found = {name: value for name, value in wanted.items() if name in FILTERS}
+    if "arg" in wanted:
+        return Exact({}, gettext("Only jobs of the list can be chosen by an argument. Give such jobs a tag."))
     try:
         if "task" in found:
             found["task"] = _task(found["task"], search.tasks_called(found["task"], registry.names()[0]))

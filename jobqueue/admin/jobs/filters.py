@@ -15,6 +15,7 @@ from typing import NamedTuple
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.db import connections
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
@@ -83,9 +84,19 @@ def selection_of(request: HttpRequest) -> Selection:
     """
     found: Selection | None = getattr(request, "jobqueue_selection", None)
     if found is None:
-        found = _selection(chosen(request), load().database, lambda text: messages.warning(request, text))
+        if "arg" in (wanted := chosen(request)):
+            _check_argument(request)
+        found = _selection(wanted, load().database, lambda text: messages.warning(request, text))
         setattr(request, "jobqueue_selection", found)  # noqa: B010
     return found
+
+
+def _check_argument(request: HttpRequest) -> None:
+    """Refuse a search in what this user may not see, and a choice of all jobs that it would find."""
+    if not request.user.has_perm("jobqueue.view_payload"):
+        raise PermissionDenied
+    if request.POST.get("select_across", "0") != "0":
+        raise SuspiciousOperation("a choice that no page offers")
 
 
 def _selection(wanted: Mapping[str, str], using: str, warn: Callable[[str], None]) -> Selection:
@@ -314,6 +325,8 @@ LISTED = {
     "fingerprint": _of("fingerprint", None, _fingerprint),
     "cause": _of("cause", lambda using: (list(CAUSES.items()), False), _cause),
     "worker": _of("worker", _workers),
+    # No condition of SQL: finding.py looks through the jobs.
+    "arg": Filter(_("argument"), lambda value, using: Q(), lambda using: ([], True)),
     "age": Filter(_("added in"), _age, lambda using: ([(age, word) for age, (_span, word) in AGES.items()], False)),
 }
 # Others are texts without suggestions; only the page of a bulk verb has job_ids and from_id.

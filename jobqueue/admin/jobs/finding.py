@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from jobqueue.db.fields import NameField
 from jobqueue.db.prepared import Prepared, ids_that_meet, prepare_rows, totals
 from jobqueue.models import Job
 from jobqueue.models.job import HELD_GATE, JobQuerySet
+from jobqueue.runs.arguments import with_argument
 from jobqueue.runs.job_filter import in_order
 from jobqueue.transitions.claiming.candidates import queue_names
 
@@ -57,10 +59,15 @@ class Found:
     behind: int | None
     # 0: all jobs that match are counted, and every page has as many as it can.
     searched: int = 0
+    # The payloads of so many jobs were looked through, back to the time at which the last of them was added.
+    payloads: int = 0
+    since: datetime | None = None
 
 
 def find(wanted: Selection, cursor: Cursor | None, size: int, using: str) -> Found:
     """The page of up to `size` jobs beyond `cursor`, whose only value is an id."""
+    if text := wanted.chosen.get("arg"):
+        return _of_argument(text, wanted.rest("arg"), cursor, size, using)
     few = _few(wanted, using)
     if few is not None:
         return _part(few, cursor, size)
@@ -106,6 +113,14 @@ def _of_tag(tag: str, rest: Q, cursor: Cursor | None, size: int, using: str) -> 
     else:
         found, count = _ids(_by_key(using).filter(pk__in=ids), cursor, size + 1), _count(entries)
     return _page(found, count, end, cursor, size, TAGGED if rest else 0)
+
+
+def _of_argument(text: str, rest: Q, cursor: Cursor | None, size: int, using: str) -> Found:
+    """A page of the jobs with an argument; it has no way back but to the newest."""
+    before = None if cursor is None else cursor.values[0]
+    found = with_argument(text, rest, most=size, using=using, before=before)
+    behind = found.last_id
+    return Found(found.ids, len(found.ids), None, behind, found.number, found.number, found.since)
 
 
 def _by_key(using: str) -> JobQuerySet:

@@ -7,14 +7,17 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs import actions
 from jobqueue.admin.jobs.actions import BUTTONS
+from jobqueue.admin.jobs.editing import edit_page
 from jobqueue.admin.jobs.filters import FILTERS, NAMES, SEARCH, Selection, chosen, controls, selection_of
 from jobqueue.admin.jobs.finding import Found, find
 from jobqueue.admin.jobs.page import job_page, label_of
@@ -38,6 +41,7 @@ from jobqueue.admin.page.formatting import (
     short_worker,
     span,
     stacked,
+    stamp,
     task_cell,
 )
 from jobqueue.admin.page.keyset import Page
@@ -103,7 +107,9 @@ class JobList(VerbList):
             return
         settings = load()
         wanted = selection_of(request)
-        self.tabs, self.controls = self._tabs(wanted), controls(wanted.chosen, load().database)
+        shows = request.user.has_perm("jobqueue.view_payload")
+        self.tabs = self._tabs(wanted)
+        self.controls = [one for one in controls(wanted.chosen, load().database) if shows or one.name != "arg"]
         self.is_narrowed = bool(wanted.chosen.keys() - {"state"})
         if not any(state_of(job) == "ready" and not job.gate for job in jobs):
             return
@@ -128,11 +134,24 @@ class JobList(VerbList):
 def _looked_at(found: Found, *, first: bool) -> str:
     if not found.searched:
         return ""
+    if found.payloads:
+        return _looked_through(found, first=first)
     if first:
         text = gettext("Looked at the newest %(n)s jobs; “Older” looks at more.")
     else:
         text = gettext("Looked at up to %(n)s jobs from here on; “Older” and “Newer” look at more.")
     return text % {"n": number(found.searched)}
+
+
+def _looked_through(found: Found, *, first: bool) -> str:
+    if found.behind is None:
+        text = gettext("Looked through %(n)s jobs; no older one is left.")
+    elif first:
+        text = gettext("Looked through the newest %(n)s jobs, back to %(time)s; “Older” goes on.")
+    else:
+        text = gettext("Looked through %(n)s more jobs, back to %(time)s; “Older” goes on.")
+    told = text % {"n": number(found.payloads), "time": stamp(found.since) if found.since else ""}
+    return f"{told} {gettext('A tag finds its jobs at once, however many there are.')}"
 
 
 def _when(job: ShownJob) -> str:
@@ -217,7 +236,21 @@ class JobAdmin(VerbAdmin):
     button_labels = BUTTONS
     state_words = {status.name: LABELS[state] for status, state in STATE_OF.items()}
     has_cancel_permission, has_release_permission = needs("cancel_job"), needs("release_job")
-    has_prune_permission = needs("prune_jobs")
+    has_prune_permission, has_edit_permission = needs("prune_jobs"), needs("edit_job")
+
+    def get_urls(self) -> list[URLPattern]:
+        """Also the page that changes a job that waits."""
+        view = self.admin_site.admin_view(self.edit_view)
+        return [path("<int:job_id>/edit/", view, name="jobqueue_job_edit"), *super().get_urls()]
+
+    def edit_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        """See edit_page()."""
+        job: Any = self.get_object(request, str(job_id))
+        if not (self.has_view_permission(request, job) and self.has_edit_permission(request)):
+            raise PermissionDenied
+        if job is None:
+            raise Http404
+        return edit_page(self, request, job, shows_content=self.shows_content(request))
 
     def has_redrive_permission(self, request: HttpRequest) -> bool:
         """Whether this user may retry failed jobs, and the site has the page for it."""

@@ -76,6 +76,7 @@ def job_page(job: ShownJob, request: HttpRequest, permitted: Container[str], *, 
         "next": what_next(job, reasons),
         "progress": _progress(job),
         "reasons": listed(reasons),
+        "edit": edit_address(job, request),
         "buttons": [one for one in buttons if one.name not in OF_LEASES],
         "lease": lease_of(job, request),
         "lease_buttons": [one for one in buttons if one.name in OF_LEASES],
@@ -90,6 +91,12 @@ def job_page(job: ShownJob, request: HttpRequest, permitted: Container[str], *, 
         "internals": page_fields.internals(job),
         "history": recent(Job, job.pk),
     }
+
+
+def edit_address(job: ShownJob, request: HttpRequest) -> str:
+    """The page that changes a job that waits; "" of others, and for users who may not do that."""
+    waits = job.status == Job.Status.READY and request.user.has_perm("jobqueue.edit_job")
+    return address_of("job_edit", job.pk) if waits else ""
 
 
 def _progress(job: ShownJob) -> Progress | None:

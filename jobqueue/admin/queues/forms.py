@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.db import Error
-from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.fields import WIDE
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.durations import parse_rate
-from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
+from jobqueue.exceptions import InvalidValue
 from jobqueue.flow import KEEP
 from jobqueue.flow.rules import read_until
 from jobqueue.validation import INT_MAX, REASON_CHARS
 
-_WIDE = {"class": "vTextField"}
 _NONE = "none"
 
 
@@ -33,7 +28,7 @@ class ReasonForm(forms.Form):
     reason = forms.CharField(
         label=_("reason"),
         max_length=REASON_CHARS,
-        widget=forms.TextInput(attrs=_WIDE),
+        widget=forms.TextInput(attrs=WIDE),
         help_text=_("Shown to everybody who looks here."),
     )
     until = forms.CharField(label=_("until"), required=False, max_length=40)
@@ -111,16 +106,3 @@ class LimitForm(forms.Form):
     def changes(self) -> dict[str, Any]:
         """The limits that were given."""
         return {name: value for name, value in self.cleaned_data.items() if value is not KEEP}
-
-
-def tried(request: HttpRequest, form: forms.Form, apply: Callable[[], bool]) -> bool | None:
-    """What `apply` returned; None if it was refused or the database could not be written to."""
-    try:
-        return apply()
-    except (InvalidType, InvalidValue) as error:
-        form.add_error(None, plain(error))
-    except OutcomeUnknown:
-        messages.error(request, gettext("Whether it was written is unknown: look at what is set before you repeat it."))
-    except (Error, DatabaseBusy):
-        messages.error(request, gettext("The database could not be written to. Nothing was changed; try again later."))
-    return None

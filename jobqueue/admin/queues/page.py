@@ -20,10 +20,11 @@ from django.utils.translation import gettext
 from jobqueue import flow
 from jobqueue.admin.jobs.states import LABELS
 from jobqueue.admin.page.addresses import link, list_address
+from jobqueue.admin.page.fields import tried
 from jobqueue.admin.page.formatting import NOTHING, plain, span, stacked
 from jobqueue.admin.page.history import log_entry, recent
 from jobqueue.admin.page.tables import table_of
-from jobqueue.admin.queues.forms import LimitForm, ReasonForm, tried
+from jobqueue.admin.queues.forms import LimitForm, ReasonForm
 from jobqueue.admin.queues.rows import (
     NAME_CHARS,
     breaker_cells,

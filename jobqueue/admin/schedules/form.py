@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -14,6 +13,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.admin.page.fields import TALL, WIDE, MomentField, read_json
 from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
@@ -47,8 +47,6 @@ OVERLAP_WORDS: dict[str, StrOrPromise] = {
 }
 UNREADABLE = _("A newer version of the package has written it; this process cannot read it.")
 _UNITS = {"d": 86400, "h": 3600, "m": 60}
-_WIDE = {"class": "vTextField"}
-_TALL = {"class": "vLargeTextField", "rows": 3, "spellcheck": "false"}
 #: values that a widget shows less exactly than they are stored
 _ROUNDED = ("every", "jitter_seconds", "start_at", "end_at")
 
@@ -69,19 +67,6 @@ def definition_of(row: Schedule) -> Definition | None:
         return None
 
 
-class _MomentField(forms.DateTimeField):
-    """An aware instant, written in the project's zone; Django's field knows zones with USE_TZ only."""
-
-    def prepare_value(self, value: Any) -> Any:
-        if not settings.USE_TZ and isinstance(value, datetime) and timezone.is_aware(value):
-            return timezone.make_naive(value)
-        return super().prepare_value(value)
-
-    def to_python(self, value: Any) -> datetime | None:
-        found = super().to_python(value)
-        return timezone.make_aware(found) if found is not None and timezone.is_naive(found) else found
-
-
 class ScheduleForm(_ModelForm):
     """Its values are those of @schedule. Call given() after is_valid()."""
 
@@ -91,7 +76,7 @@ class ScheduleForm(_ModelForm):
     name = forms.CharField(
         label=_("name"),
         max_length=NAME_CHARS,
-        widget=forms.TextInput(attrs=_WIDE),
+        widget=forms.TextInput(attrs=WIDE),
         help_text=_("It cannot be changed later."),
     )
     task = forms.ChoiceField(
@@ -101,7 +86,7 @@ class ScheduleForm(_ModelForm):
         label=_("cron expression"),
         required=False,
         max_length=CRON_CHARS,
-        widget=forms.TextInput(attrs=_WIDE),
+        widget=forms.TextInput(attrs=WIDE),
         help_text=_("Minute, hour, day of month, month, day of week: 0 3 * * * is 3 o'clock each day."),
     )
     every = forms.CharField(
@@ -116,13 +101,13 @@ class ScheduleForm(_ModelForm):
     args = forms.CharField(
         label=_("positional arguments"),
         required=False,
-        widget=forms.Textarea(attrs=_TALL),
+        widget=forms.Textarea(attrs=TALL),
         help_text=_("A JSON list, such as [1, true]."),
     )
     kwargs = forms.CharField(
         label=_("named arguments"),
         required=False,
-        widget=forms.Textarea(attrs=_TALL),
+        widget=forms.Textarea(attrs=TALL),
         help_text=_('A JSON object, such as {"country": "kr"}.'),
     )
     missed = forms.ChoiceField(
@@ -145,8 +130,8 @@ class ScheduleForm(_ModelForm):
         initial="0s",
         help_text=_("Each job is due up to so much later: 30s, 5m."),
     )
-    start_at = _MomentField(label=_("first tick not before"), required=False)
-    end_at = _MomentField(label=_("last tick not after"), required=False)
+    start_at = MomentField(label=_("first tick not before"), required=False)
+    end_at = MomentField(label=_("last tick not after"), required=False)
 
     class Meta:
         model = Schedule
@@ -209,11 +194,13 @@ class ScheduleForm(_ModelForm):
 
     def clean_args(self) -> Any:
         """The positional arguments, which must be a JSON list."""
-        return self._with_secrets(_read(self.cleaned_data["args"], list, gettext("This is not a JSON list.")), 0)
+        return self._with_secrets(read_json(self.cleaned_data["args"], list, gettext("This is not a JSON list.")), 0)
 
     def clean_kwargs(self) -> Any:
         """The keyword arguments, which must be a JSON object."""
-        return self._with_secrets(_read(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object.")), 1)
+        return self._with_secrets(
+            read_json(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object.")), 1
+        )
 
     def _with_secrets(self, given: Any, place: int) -> Any:
         """The arguments with the secrets that were shown masked, and left so."""
@@ -293,16 +280,3 @@ class ScheduleForm(_ModelForm):
     def given(self) -> tuple[AnyTask, list[Any], dict[str, Any], Terms]:
         """Task, arguments and terms, as editing.save() takes them."""
         return (self.cleaned_data["task"], *self.arguments, self.terms)
-
-
-def _read(text: str, kind: type, wrong: str) -> Any:
-    """The value of a JSON text; an empty one of `kind` for no text."""
-    if not text.strip():
-        return kind()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise forms.ValidationError(wrong) from None
-    if not isinstance(value, kind):
-        raise forms.ValidationError(wrong)
-    return value

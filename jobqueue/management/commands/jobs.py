@@ -29,6 +29,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "discard": jobs.DISCARD,
     "release": jobs.RELEASE,
     "enqueue": enqueue.ENQUEUE,
+    "edit": enqueue.EDIT,
     "prune": prune.PRUNE,
     "groups": jobs.GROUPS,
     "keys": queues.KEYS,

@@ -159,8 +159,8 @@ SCHEDULES = [
     ),
     mutant(
         "without USE_TZ the form of a schedule takes no first tick",
-        "admin/schedules/form.py",
-        "_MomentField.to_python",
+        "admin/page/fields.py",
+        "MomentField.to_python",
         "timezone.make_aware(found) if found is not None and timezone.is_naive(found) else found",
         "found",
         "tests/admin/test_schedules.py",
