@@ -22,6 +22,7 @@ from jobqueue.runs import bulk_steps, walking
 from jobqueue.runs.bulk_steps import step
 from jobqueue.signals import job_canceled
 from jobqueue.transitions import fail, release_held, retry
+from tests.dead_letters.test_redrive import put_off_for_long  # noqa: F401
 from tests.factories import (
     claim_one,
     job,
