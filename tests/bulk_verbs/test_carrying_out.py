@@ -162,6 +162,13 @@ def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypat
     assert (read(event).changed, read(event).refused) == (0, 1)
 
 
+def test_a_job_that_ended_at_the_instant_of_the_record_is_changed():
+    (job_id,), event = failed(), record()
+    set_columns(job_id, finished_at=read(event).created_at)
+    finish()
+    assert state(job_id) == "READY"
+
+
 def test_prune_deletes_ended_jobs_and_leaves_the_others():
     ended, waiting = [make_in_state("DONE"), *failed()], make_job()
     event = record("prune")

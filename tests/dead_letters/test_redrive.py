@@ -13,6 +13,7 @@ from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.models import Job, Redrive
 from jobqueue.runs import bulk_steps, redrive_steps, stepping
+from jobqueue.runs.dead_rows import next_dead_ids
 from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, cancel, claim, discard, fail, resume, retry
 from tests.factories import claim_one, job, make_job, make_jobs, set_columns, state
@@ -187,6 +188,13 @@ def test_steps_are_small_and_each_job_is_retried_once():
     assert of(run).redriven == 7
 
 
+def test_a_look_that_finds_as_many_ids_as_it_may_and_no_more_has_looked_at_all():
+    ids = dead(2)
+    wanted = {"after_id": 0, "until_id": ids[-1] + 5, "read_max": 3}
+    assert next_dead_ids("default", {}, most=2, **wanted) == (ids, ids[-1] + 5)
+    assert next_dead_ids("default", {}, most=1, **wanted) == (ids[:1], ids[0])
+
+
 def test_a_portion_of_ids_is_read_at_a_time(monkeypatch):
     monkeypatch.setattr(redrive_steps, "_PORTION", 3)
     ids = dead(7)
@@ -329,6 +337,21 @@ def test_a_canary_that_nobody_ran_stops_the_redrive():
     due_now()
     carry_out()
     assert (of(run).state, "no job of the canary has passed" in of(run).reason) == ("stopped", True)
+
+
+def test_a_job_of_the_canary_that_was_retried_by_hand_does_not_hold_up_the_rest():
+    by_hand, passes, rest = dead(3)
+    run = redrive(everything=True, canary=2)
+    carry_out()
+    assert cancel(by_hand)
+    assert retry(by_hand)
+    for lease in claim("q", 2, worker="w"):
+        if lease.job_id == passes:
+            ack(lease)
+    assert state(by_hand) == "PROCESSING"
+    due_now()
+    carry_out()
+    assert (of(run).state, state(rest)) == ("done", "READY")
 
 
 def test_a_canary_of_all_jobs_ends_when_it_has_passed():
