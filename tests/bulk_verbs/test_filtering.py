@@ -139,6 +139,13 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     assert (capped.matched, capped.is_capped) == (2, True)
 
 
+def test_a_preview_finds_the_jobs_that_expired_among_those_that_were_canceled():
+    job_id, _ = make_in_state("CANCELED"), make_in_state("CANCELED")
+    set_columns(job_id, cause="expired")
+    seen = preview("retry", {"cause": "expired"}, first=2, using="default")
+    assert (seen.matched, [one.pk for one in seen.first]) == (1, [job_id])
+
+
 def test_a_preview_shows_jobs_behind_many_that_the_verb_does_not_change(monkeypatch):
     monkeypatch.setattr("jobqueue.runs.walking.WINDOW", 1)
     monkeypatch.setattr("jobqueue.runs.walking.EMPTY_MAX", 1)
