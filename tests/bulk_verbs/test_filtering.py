@@ -14,6 +14,7 @@ from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 from jobqueue.runs import walking
 from jobqueue.runs.bulk_steps import change
+from jobqueue.runs.job_filter import check_filters
 from jobqueue.runs.preview import preview
 from jobqueue.runs.verbs import check_verb, still
 from jobqueue.runs.walking import next_ids
@@ -120,6 +121,12 @@ def test_failures_and_workers_are_found():
 def test_unknown_names_and_impossible_values_are_refused(filters):
     with pytest.raises((InvalidValue, InvalidType)):
         matching(filters, "default")
+
+
+@pytest.mark.parametrize(("name", "value", "most"), [("fingerprint", "0" * 16, 100), ("job_ids", "1", 1000)])
+def test_as_many_values_as_are_allowed_are_taken(name, value, most):
+    filters = {name: ",".join([value] * most)}
+    assert check_filters(filters) == filters
 
 
 def test_a_verb_that_changes_no_job_of_the_state_is_refused():
