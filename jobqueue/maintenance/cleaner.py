@@ -12,7 +12,7 @@ from operator import attrgetter as setting
 from typing import Any, ClassVar
 
 from django.db import connections
-from django.db.models import BooleanField, ExpressionWrapper, Model, Q, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
@@ -54,7 +54,7 @@ class Cleaner:
     """Deletes the rows of one table whose `column` is older than `age_seconds`, oldest first, by `index`."""
 
     name: str
-    model: type[Model]
+    model: type[Any]
     column: str
     index: str
     age_seconds: Callable[[Settings], float | None]  # None: keep all rows
@@ -65,7 +65,7 @@ class Cleaner:
         if age_seconds is None:
             return Counter()
         before = UtcNowPlus(-age_seconds) if age_seconds else UtcNow()
-        rows = self.model._default_manager.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
+        rows = self.model.objects.using(using).filter(**{f"{self.column}__lt": before}).order_by(self.column)
         deleted, end = 0, time.monotonic() + seconds
         while True:
             gone = retry_transient("housekeeping", lambda: self._delete_some(rows, limit), using=using)
@@ -80,7 +80,7 @@ class Cleaner:
         server = vendor(rows.db)
         with server.transaction(connections[rows.db]):
             keys = list(server.lock_rows(server.force_index(rows, self.index).values_list("pk", flat=True), limit))
-            return self.model._default_manager.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
+            return self.model.objects.using(rows.db).filter(pk__in=keys).delete()[0] if keys else 0
 
 
 @dataclass(frozen=True, slots=True)

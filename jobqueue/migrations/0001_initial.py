@@ -422,6 +422,9 @@ class Migration(migrations.Migration):
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['kind', 'due_at'], name='ix_audit_due'), models.Index(fields=['kind', 'ended_at'], name='ix_audit_ended'), models.Index(fields=['kind', 'id'], name='ix_audit_kind')],
             },
+            managers=[
+                ('all_kinds', models.Manager()),
+            ],
         ),
         migrations.CreateModel(
             name='Redrive',

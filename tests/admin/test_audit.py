@@ -1,5 +1,7 @@
 """The audit page: bulk actions, and the records of single verbs."""
 
+import re
+
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
@@ -7,7 +9,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import bulk_verbs
+from jobqueue import bulk_verbs, dead_letters
 from jobqueue.models import AuditEvent, Job
 from tests.admin.helpers import HOSTILE, LIMIT_STATEMENTS, Inline, act, client_of, job_page, person, text_of, viewer
 from tests.factories import make_in_state
@@ -77,6 +79,19 @@ def test_the_deletion_of_an_account_that_did_nothing_here_adds_no_record():
     )  # fmt: skip
     user.delete()
     assert not AuditEvent.objects.exists()
+
+
+def test_bulk_actions_and_redrives_have_their_own_pages():
+    make_in_state("FAILED")
+    redriven = dead_letters.redrive(everything=True).id
+    event = bulk_verbs.record("retry", {"queue": "q"}, who=bulk_verbs.Who(), reason="")
+    client = viewer("view_auditevent", "view_redrive")
+    pages = {f"/admin/jobqueue/auditevent/{event.pk}/change/", f"/admin/jobqueue/redrive/{redriven}/change/"}
+    listed = "".join(text_of(client.get(f"/admin/jobqueue/{model}/")) for model in ("auditevent", "redrive"))
+    assert set(re.findall(r"/admin/jobqueue/(?:auditevent|redrive)/[0-9]+/change/", listed)) == pages
+    assert {client.get(page).status_code for page in pages} == {200}
+    assert client.get(f"/admin/jobqueue/auditevent/{redriven}/change/").status_code == 302
+    assert client.get(f"/admin/jobqueue/redrive/{event.pk}/change/").status_code == 302
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -65,7 +65,7 @@ def _be_patient():
     """A worker on a busy machine waits longer for what may fail to come at all."""
     from jobqueue.maintenance import gate_sweep
     from jobqueue.worker import supervisor
-    from jobqueue.worker.monitor import housekeeping, monitor, stopping
+    from jobqueue.worker.monitor import housekeeping, monitor, stopping, troubles
     from jobqueue.worker.run import pool
     from jobqueue.worker.shared import signal_dispatcher, worker_options
 
@@ -76,8 +76,12 @@ def _be_patient():
     # For a child that is to be killed to answer, and for the other jobs in it to end.
     stopping.ANSWER_SECONDS = _own("ANSWER", patient(0.4))
     stopping.GRACE_SECONDS = _own("GRACE", patient(1))
+    # Before the end of its lease, for a child that a signal has stopped.
+    stopping.FROZEN_SECONDS = patient(stopping.FROZEN_SECONDS)
     # What is claimed ahead goes back after a second, and a busy worker may not get to claim ahead within it.
     pool.STALLED_SECONDS = _own("STALLED", pool.STALLED_SECONDS)
+    # Its commits are not those of a slow database.
+    troubles.COMMIT_SECONDS = _own("COMMIT", patient())
     worker_options.LIVE_SECONDS_MIN = _own("LIVE", worker_options.LIVE_SECONDS_MIN)
     if "JOBQUEUE_TEST_GATE_SWEEP_SECONDS" in os.environ:
         gate_sweep.GateSweep.__init__.__defaults__ = (_own("GATE_SWEEP", None),)

@@ -244,6 +244,14 @@ def observed(address, name, seconds):
 
 
 @task(max_attempts=1000)
+def observed_until(address, name, path):
+    """Runs before the eyes of an observer until a file appears."""
+    with attend(address, name):
+        while not os.path.exists(path):
+            time.sleep(0.01)
+
+
+@task(max_attempts=1000)
 def observed_by_process(address, fails):
     """Runs for a moment; an observer recognises it by the id of its process."""
     with attend(address, str(os.getpid())):

@@ -44,6 +44,7 @@ WAITS = {
 }  # fmt: skip
 #: that of the processor's time is none: others do not make it longer
 CLOCKS = {"monotonic", "perf_counter", "time"}
+OF_THE_PROCESSOR = {"time.thread_time", "time.process_time"}
 MORE, LESS = (ast.Gt, ast.GtE), (ast.Lt, ast.LtE)
 
 
@@ -88,11 +89,18 @@ def is_now(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and name_of(node) in CLOCKS and not node.args
 
 
+def is_timed(node: ast.AST) -> bool:
+    """Whether it is a call of timeit, by its own clock."""
+    timers = [ast.unparse(word.value) for word in getattr(node, "keywords", ()) if word.arg == "timer"]
+    timed = isinstance(node, ast.Call) and ast.unparse(node.func) in ("timeit.timeit", "timeit.repeat")
+    return timed and not OF_THE_PROCESSOR & {*timers}
+
+
 def has_passed(node: ast.expr) -> bool:
     """Whether it is what has passed until now."""
     parts = list(ast.walk(node))
-    return any(map(is_now, parts)) and any(
-        isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in parts
+    return any(map(is_timed, parts)) or (
+        any(map(is_now, parts)) and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in parts)
     )
 
 
@@ -199,6 +207,8 @@ def test_nobody_is_allowed_what_nobody_does():
         "took = time.monotonic() - begun\nassert took <= 2",
         "found, took = work(), time.time() - begun\nassert took <= 2",
         "while time.monotonic() < until: pass",
+        "assert min(timeit.repeat(work)) < 0.01",
+        "took = timeit.timeit(work, number=1)\nassert took < patient(1)",
     ],
 )
 def test_a_time_is_seen_however_it_is_spelled(code):
@@ -223,6 +233,7 @@ def test_a_time_is_seen_however_it_is_spelled(code):
         "count, took = len(found), time.monotonic() - begun\nassert count <= took",
         "assert before <= began <= time.monotonic()",
         "wait_until(lambda: time.monotonic() > later)",
+        "assert timeit.timeit(work, timer=time.thread_time) < 8 * before",
     ],
 )
 def test_what_has_no_time_of_its_own_is_left_alone(code):

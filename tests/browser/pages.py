@@ -29,7 +29,7 @@ class Pages:
             self._look(name, reverse(f"admin:{name}") + (f"?{urlencode(query)}" if query else ""))
         elif len(converters) == 1:
             model = self._models()[name.split("_")[1]]
-            row = model._default_manager.order_by("-pk").first()
+            row = model.objects.order_by("-pk").first()
             if row is None:
                 self.rowless.add(model.__name__)
             else:

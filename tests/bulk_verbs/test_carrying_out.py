@@ -12,6 +12,7 @@ from jobqueue import bulk_verbs, enqueue
 from jobqueue.bulk_verbs import Who
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNowPlus
+from jobqueue.dead_letters import redrive
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, OutcomeUnknown
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.models import AuditEvent, Job, JobTag
@@ -21,6 +22,7 @@ from jobqueue.runs.bulk_steps import step
 from jobqueue.runs.stepping import Runner
 from jobqueue.signals import job_canceled
 from jobqueue.transitions import fail, release_held, retry
+from tests.dead_letters.test_redrive import put_off_for_long  # noqa: F401
 from tests.factories import (
     claim_one,
     job,
@@ -160,6 +162,13 @@ def test_a_job_that_matches_no_more_when_it_is_locked_is_left_as_it_is(monkeypat
     assert (read(event).changed, read(event).refused) == (0, 1)
 
 
+def test_a_job_that_ended_at_the_instant_of_the_record_is_changed():
+    (job_id,), event = failed(), record()
+    set_columns(job_id, finished_at=read(event).created_at)
+    finish()
+    assert state(job_id) == "READY"
+
+
 def test_prune_deletes_ended_jobs_and_leaves_the_others():
     ended, waiting = [make_in_state("DONE"), *failed()], make_job()
     event = record("prune")
@@ -252,16 +261,22 @@ def test_a_chunk_whose_commit_was_not_answered_is_not_done_twice(monkeypatch):
     assert (read(event).changed, read(event).steps) == (2, 1)
 
 
-def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch):
+def test_a_lock_puts_the_chunk_off_and_others_go_first(monkeypatch, caplog):
     failed(), failed(queue="other")
     event, other = record(), record(filters={"queue": "other"})
 
     def busy(*args, **options):
         raise DatabaseBusy("locked")
 
-    with monkeypatch.context() as patched:
+    runner = Runner(bulk_steps.BULK_VERBS)
+    with monkeypatch.context() as patched, caplog.at_level("INFO", "jobqueue.worker"):
         patched.setattr(bulk_steps, "change", busy)
-        assert isinstance(step(using="default").error, DatabaseBusy)
+        AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
+        runner.run_once(load(), using="default")
+        assert runner.more, "another one may be due"
+        AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
+        runner.run_once(load(), using="default")
+    assert caplog.text.count("is waiting, retrying every second: locked") == 1
     finish()
     assert [read(event).phase, read(other).phase] == ["waiting", "done"]
     AuditEvent.objects.filter(pk=event.pk).update(due_at="2020-01-01T00:00:00Z")
@@ -419,9 +434,10 @@ def test_old_ones_are_deleted_and_those_under_way_stay(settings):
     old, running = record(), record(filters={"queue": "other"})
     finish()
     AuditEvent.objects.filter(pk=running.pk).update(ended_at=None)
-    AuditEvent.objects.filter(pk=old.pk).update(ended_at="2020-01-01T00:00:00Z")
+    redriven = redrive(queue="nowhere").id
+    AuditEvent.all_kinds.filter(pk__in=[old.pk, redriven]).update(ended_at="2020-01-01T00:00:00Z")
     assert CLEANERS["audit_events"].run_once(load(), using="default").total() == 1
-    assert list(AuditEvent.objects.values_list("pk", flat=True)) == [running.pk]
+    assert set(AuditEvent.all_kinds.values_list("pk", flat=True)) == {running.pk, redriven}
 
 
 @committed

@@ -14,7 +14,7 @@ from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 from jobqueue.runs import walking
 from jobqueue.runs.bulk_steps import change
-from jobqueue.runs.job_filter import FILTERS
+from jobqueue.runs.job_filter import FILTERS, check_filters
 from jobqueue.runs.verbs import check_verb, still
 from jobqueue.runs.walking import next_ids, preview
 from tests.factories import claim_one, expire, job, make_in_state, make_job, now, set_columns
@@ -126,6 +126,12 @@ def test_unknown_names_and_impossible_values_are_refused(filters):
         matching(filters, "default")
 
 
+@pytest.mark.parametrize(("name", "value", "most"), [("fingerprint", "0" * 16, 100), ("job_ids", "1", 1000)])
+def test_as_many_values_as_are_allowed_are_taken(name, value, most):
+    filters = {name: ",".join([value] * most)}
+    assert check_filters(filters) == filters
+
+
 def test_a_verb_that_changes_no_job_of_the_state_is_refused():
     with pytest.raises(InvalidValue, match="changes no job"):
         check_verb("release", {"state": "failed"})
@@ -141,6 +147,13 @@ def test_a_preview_counts_what_the_verb_can_change_and_shows_the_oldest(monkeypa
     monkeypatch.setattr("jobqueue.runs.walking.MATCHED_MAX", 2)
     capped = preview("retry", {"queue": "q"}, first=0, using="default")
     assert (capped.matched, capped.is_capped) == (2, True)
+
+
+def test_a_preview_finds_the_jobs_that_expired_among_those_that_were_canceled():
+    job_id, _ = make_in_state("CANCELED"), make_in_state("CANCELED")
+    set_columns(job_id, cause="expired")
+    seen = preview("retry", {"cause": "expired"}, first=2, using="default")
+    assert (seen.matched, [one.pk for one in seen.first]) == (1, [job_id])
 
 
 def test_a_preview_shows_jobs_behind_many_that_the_verb_does_not_change(monkeypatch):

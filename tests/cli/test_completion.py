@@ -7,12 +7,19 @@ import signal
 import subprocess
 
 import pytest
+from django.db import connection
 
 from jobqueue.cli.completion import words_of
 from jobqueue.management.commands.jobs import SUBCOMMANDS
 from tests.cli.helpers import printed, read_json, read_until, refused
 from tests.patience import patient
 from tests.servers.programs import installed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_a_session():
+    """None that a test before has left open: the command sets a limit for it, and these tests have no database."""
+    connection.close()
 
 
 @pytest.fixture(scope="module")

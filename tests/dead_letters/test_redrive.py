@@ -12,7 +12,8 @@ from jobqueue.dead_letters import recording, redrive, redrives, stop
 from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.models import Job, Redrive
-from jobqueue.runs import redrive_steps
+from jobqueue.runs import bulk_steps, redrive_steps, stepping
+from jobqueue.runs.job_filter import next_dead_ids
 from jobqueue.runs.redrive_steps import step
 from jobqueue.transitions import ack, cancel, claim, discard, fail, resume, retry
 from tests.factories import claim_one, job, make_job, make_jobs, set_columns, state
@@ -20,6 +21,14 @@ from tests.marks import committed
 from tests.settings import VENDOR
 
 pytestmark = pytest.mark.django_db
+LATER_SECONDS = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def put_off_for_long(monkeypatch):
+    """A step that is put off is not due again during the test, however busy the machine is."""
+    for module in (stepping, redrive_steps, bulk_steps):
+        monkeypatch.setattr(module, "LATER_SECONDS", LATER_SECONDS)
 
 
 def dead(count=1, queue="q", error=None, **columns):
@@ -179,6 +188,13 @@ def test_steps_are_small_and_each_job_is_retried_once():
     assert of(run).redriven == 7
 
 
+def test_a_look_that_finds_as_many_ids_as_it_may_and_no_more_has_looked_at_all():
+    ids = dead(2)
+    wanted = {"after_id": 0, "until_id": ids[-1] + 5, "read_max": 3}
+    assert next_dead_ids("default", {}, most=2, **wanted) == (ids, ids[-1] + 5)
+    assert next_dead_ids("default", {}, most=1, **wanted) == (ids[:1], ids[0])
+
+
 def test_a_portion_of_ids_is_read_at_a_time(monkeypatch):
     monkeypatch.setattr(redrive_steps, "_PORTION", 3)
     ids = dead(7)
@@ -323,6 +339,25 @@ def test_a_canary_that_nobody_ran_stops_the_redrive():
     assert (of(run).state, "no job of the canary has passed" in of(run).reason) == ("stopped", True)
 
 
+@pytest.mark.parametrize("status", ["PROCESSING", "FAILED"])
+def test_a_job_of_the_canary_that_was_retried_by_hand_neither_holds_up_the_rest_nor_stops_it(status):
+    by_hand, passes, rest = dead(3)
+    run = redrive(everything=True, canary=2)
+    carry_out()
+    assert cancel(by_hand)
+    assert retry(by_hand)
+    for lease in claim("q", 2, worker="w"):
+        if lease.job_id == passes:
+            ack(lease)
+    if status == "FAILED":
+        # As a crash leaves it that counts as no attempt.
+        set_columns(by_hand, status=Job.Status.FAILED, locked_by=None, lock_token=None, locked_at=None, lock_until=None)
+    assert state(by_hand) == status
+    due_now()
+    carry_out()
+    assert (of(run).state, state(rest)) == ("done", "READY")
+
+
 def test_a_canary_of_all_jobs_ends_when_it_has_passed():
     dead(2)
     run = redrive(everything=True, canary=10)
@@ -380,7 +415,7 @@ def test_jobs_that_were_retried_before_a_locked_one_count_against_the_rate():
     run.now += timedelta(seconds=1)
     assert redrive_steps._allowed(run) == 10
     redrive_steps._pace(run, 10, waits=True)
-    assert (redrive_steps._allowed(run), run.due_at - run.now) == (0, timedelta(seconds=1))
+    assert (redrive_steps._allowed(run), run.due_at - run.now) == (0, timedelta(seconds=LATER_SECONDS))
 
 
 def test_a_redrive_with_a_rate_retries_no_more_than_the_rate_allows():

@@ -23,7 +23,7 @@ from jobqueue.worker.monitor import chores, housekeeping
 from jobqueue.worker.monitor.housekeeping import Housekeeping
 from jobqueue.worker.shared.scoreboard import Scoreboard
 from tests.cli.helpers import options
-from tests.dead_letters.test_redrive import dead, due_now
+from tests.dead_letters.test_redrive import dead, due_now, put_off_for_long  # noqa: F401
 from tests.factories import claim_one, state
 from tests.faults.test_lock_conflicts import ended, in_thread
 from tests.marks import committed

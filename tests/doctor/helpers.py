@@ -23,9 +23,11 @@ PLAIN = {
 
 
 def add_worker(name="w1", queues="*", **columns):
-    """The row of a worker process that runs now."""
+    """The row of a worker process that runs now, however long the test takes."""
     plain = {"host": "h", "pid": 1, "supervisor_pid": 1, "boot_id": "b", "concurrency": 2, "version": "1"}
-    return Worker.objects.create(name=name, queues=queues, **({"heartbeat_at": UtcNow()} | plain | columns))
+    if "heartbeat_at" not in columns:
+        plain |= {"heartbeat_at": UtcNow(), "heartbeat_seconds": 3600.0}
+    return Worker.objects.create(name=name, queues=queues, **(plain | columns))
 
 
 def found():

@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from jobqueue.doctor import Level, work
-from jobqueue.doctor.server import brokers
+from jobqueue.doctor import Level, server, work
 from tests.doctor.helpers import add_worker, found, ids, the
 from tests.outbox.conftest import listen  # noqa: F401
 from tests.outbox.helpers import say
+from tests.patience import patient
 
 pytestmark = pytest.mark.django_db
 
@@ -17,6 +17,13 @@ pytestmark = pytest.mark.django_db
 def worker(db, own_registry):
     """One that runs."""
     return add_worker()
+
+
+@pytest.fixture
+def patient_with_servers(monkeypatch):
+    """One that is there may answer late on a busy machine, and the first use of a library imports it."""
+    for name in ("ANSWER_SECONDS", "GIVE_UP_SECONDS"):
+        monkeypatch.setattr(server, name, patient())
 
 
 def routes(settings, url):
@@ -31,6 +38,7 @@ def closed_port():
         yield one.getsockname()[1]
 
 
+@pytest.mark.usefixtures("patient_with_servers")
 def test_a_broker_that_answers_is_no_finding(settings, redis_url):
     routes(settings, redis_url.replace("redis://", "redis-stream://"))
     assert ids() == []
@@ -49,10 +57,11 @@ def test_a_broker_that_takes_the_connection_and_does_not_answer_is_given_up(sett
     with socket.create_server(("127.0.0.1", 0)) as silent:
         routes(settings, f"redis-stream://127.0.0.1:{silent.getsockname()[1]}")
         # It returns, and nobody has answered.
-        found = list(brokers("default"))
+        found = list(server.brokers("default"))
     assert [one.id for one in found] == ["broker_unreachable"]
 
 
+@pytest.mark.usefixtures("patient_with_servers")
 def test_a_broker_in_the_memory_of_the_process_is_there(settings):
     pytest.importorskip("kombu")
     routes(settings, "memory://")
@@ -82,6 +91,7 @@ def test_topics_that_are_not_named_are_counted(monkeypatch):
     assert others.evidence == {"more": 2}
 
 
+@pytest.mark.usefixtures("patient_with_servers")
 @pytest.mark.parametrize("name", ["WAKEUP", "REDIS_URL"])
 def test_a_redis_server_that_nobody_has_started_is_a_warning(settings, closed_port, redis_url, name):
     settings.JOBQUEUE = {name: redis_url}

@@ -20,10 +20,12 @@ def limited(own_registry):
 
 @pytest.fixture
 def worker(db):
-    """worker(name, queues): the row of a process that runs and serves these queues."""
+    """worker(name, queues): the row of a process that runs and serves these queues, however long the test takes."""
 
     def make(name="w1", queues="*", **columns):
         plain = {"host": "h", "pid": 1, "supervisor_pid": 1, "boot_id": "b", "concurrency": 2, "version": "1"}
+        if "heartbeat_at" not in columns:
+            plain["heartbeat_seconds"] = 3600.0
         return Worker.objects.create(name=name, queues=queues, **(plain | columns))
 
     return make

@@ -320,7 +320,7 @@ def test_healthy_jobs_give_no_reason_but_that_a_free_worker_starts_them(worker):
     worker(concurrency=50)
     for queue in ("a", "b", "c"):
         enqueue_many(queue, range(20))
-        claim_one(queue, worker="w1")
+        claim_one(queue, worker="w1", lease_seconds=3600)
     found = backlog()
     assert [(one.code, one.evidence["full"]) for one in found] == [("workers_busy", False)]
     assert about(found[0]) == (57, ["a", "b", "c"])

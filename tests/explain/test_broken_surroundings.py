@@ -170,6 +170,6 @@ def test_healthy_jobs_have_none_of_these_reasons(worker):
     worker("w", concurrency=200)
     ids = [make_job(f"q{number % 5}") for number in range(100)]
     for number in range(5):
-        claim_one(f"q{number}", worker="w")
+        claim_one(f"q{number}", worker="w", lease_seconds=3600)
     reasons = [explain_job(job_id)[0] for job_id in ids] + explain_backlog()
     assert {(one.code, one.evidence.get("full")) for one in reasons} == {("running", None), ("workers_busy", False)}

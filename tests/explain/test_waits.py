@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from jobqueue.db.clock import UtcNowPlus
-from jobqueue.explain import explain_backlog, explain_job, explain_queue
+from jobqueue.explain import explain_backlog, explain_job, explain_queue, workers
 from jobqueue.models import Worker
 from tests.app import tasks
 from tests.cli.helpers import read_json
@@ -18,7 +18,7 @@ from tests.explain.broken import end_sessions_of, ports_of
 from tests.explain.helpers import checked, codes, first, named
 from tests.factories import job, set_columns
 from tests.marks import committed, on_a_wire
-from tests.patience import wait_until
+from tests.patience import patient, wait_until
 from tests.process.conftest import account, gate, start  # noqa: F401
 from tests.process.harness import LONG, kill_sessions
 from tests.settings import VENDOR
@@ -222,7 +222,8 @@ def test_a_server_without_a_free_session_is_told():
     assert "connection" not in codes(explain_backlog())
 
 
-def test_healthy_jobs_have_none_of_these_reasons(group, tmp_path):
+def test_healthy_jobs_have_none_of_these_reasons(group, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "WAIT_SECONDS", patient())
     go = tmp_path / "go"
     ids = [tasks.gated.enqueue(str(go)).id for _ in range(4)]
     waiting = tasks.add.enqueue(1, 2).id

@@ -42,10 +42,13 @@ def held(name="k", ttl_seconds=60):
 
 @plain
 def test_a_block_holds_it_and_gives_it_back():
+    begun = time.monotonic()
     with lease_lock("k", 3600) as lock:
         assert lock.fence == 1
-        assert 3540 < seconds_from_now(row()["expires_at"]) <= 3600
-        assert 3540 < lock.remaining_seconds <= 3600
+        of_row, of_lock = seconds_from_now(row()["expires_at"]), lock.remaining_seconds
+        # The database's clock and this one need not run alike to the millisecond.
+        assert min(of_row, of_lock) + (time.monotonic() - begun) + 0.01 > 3600
+        assert max(of_row, of_lock) <= 3600
         with pytest.raises(LockNotAcquired, match="somebody else holds it"):
             held()
     assert row()["owner_token"] is None

@@ -82,16 +82,17 @@ def test_a_worker_that_is_killed_with_all_its_processes_keeps_no_slot(worker, ob
     assert observer.of("one").most == 1
 
 
-def test_a_child_that_is_frozen_is_killed_before_its_slot_is_given_away(worker, observer):
-    flow.set_limit("default", task=tasks.observed, concurrency=1)
-    enqueue_times(2, tasks.observed, observer.address, "one", 2)
+def test_a_child_that_is_frozen_is_killed_before_its_slot_is_given_away(worker, observer, gate):
+    flow.set_limit("default", task=tasks.observed_until, concurrency=1)
+    enqueue_times(2, tasks.observed_until, observer.address, "one", str(gate))
     first = worker("--lease", f"{patient(1)}s", "--concurrency", 1)
     wait_until(lambda: observer.pids, what="the first body")
     first.freeze(*observer.pids)
     worker("--lease", f"{patient(1)}s")
+    first.prints("it is killed before its slots are free")
+    gate.touch()
     wait_until(lambda: done() == 2, what="the end of both jobs")
     assert observer.of("one").most == 1
-    first.prints("it is killed before its slots are free")
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
 

@@ -1,6 +1,6 @@
 """Many schedules in one look of a worker: what is wrong with one, or locks it, leaves the others alone."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 
@@ -11,6 +11,7 @@ from jobqueue.exceptions import DatabaseBusy, InvalidValue
 from jobqueue.models import Job, Schedule, ScheduleTick, ScheduleVersion
 from jobqueue.schedules import enable, firing, known, preview, versions
 from jobqueue.schedules.declaring import declare
+from jobqueue.schedules.timing import Interval
 from jobqueue.signals import job_enqueued, schedule_missed
 from jobqueue.testing import travel
 from tests.app import tasks
@@ -48,6 +49,19 @@ def damage(name, **timing):
 
 def announced():
     versions.keep_announced([*ScheduleVersion.objects.values_list("pk", flat=True)], USING)
+
+
+@contextmanager
+def due_together(count):
+    """A block at whose beginning so many schedules are due, all by the same tick."""
+    # At the beginning of an hour: declaring them takes long on a busy machine, and must not reach into the next one.
+    with travel(to=Interval(3600).after(read_now(USING))) as clock:
+        for number in range(count):
+            declare(f"tick {number}", tasks.add, (number, 2), None, {"every": 3600}, "code")
+        versions.announce(USING)
+        clock.move_to(Schedule.objects.first().next_at)
+        announced()
+        yield
 
 
 @finding("S-A1")
@@ -172,14 +186,13 @@ def test_signals_and_log_lines_of_a_tick_follow_the_commit(monkeypatch, heard, c
 
 
 @finding("S-A6")
-def test_a_thousand_schedules_at_one_minute_take_a_few_statements_for_each_hundred(django_assert_max_num_queries):
-    for number in range(1000):
-        declare(f"tick {number}", tasks.add, (number, 2), None, {"every": 3600}, "code")
-    versions.announce(USING)
-    with travel(to=Schedule.objects.first().next_at):
-        announced()
-        with django_assert_max_num_queries(10 * 14 + 10):
-            assert fire() == 1000
+def test_a_thousand_schedules_at_one_minute_take_a_few_statements_for_each_hundred(
+    django_assert_max_num_queries, monkeypatch
+):
+    # A busy machine may need more than the second of one look, and each look begins with statements of its own.
+    monkeypatch.setattr(firing, "_LOOK_SECONDS", 3600.0)
+    with due_together(1000), django_assert_max_num_queries(10 * 14 + 10):
+        assert fire() == 1000
     jobs = {job.pk: job.payload["args"][0] for job in Job.objects.all()}
     ticks = dict(ScheduleTick.objects.values_list("schedule_id", "job_id"))
     assert sorted(jobs.values()) == [*range(1000)]
@@ -190,11 +203,7 @@ def test_a_thousand_schedules_at_one_minute_take_a_few_statements_for_each_hundr
 
 
 def test_a_look_that_has_no_time_for_all_says_that_there_is_more(monkeypatch):
-    for number in range(firing._TOGETHER + 1):
-        declare(f"tick {number}", tasks.add, (number, 2), None, {"every": 3600}, "code")
-    versions.announce(USING)
-    with travel(to=Schedule.objects.first().next_at):
-        announced()
+    with due_together(firing._TOGETHER + 1):
         with monkeypatch.context() as patched:
             patched.setattr(firing, "_LOOK_SECONDS", -1.0)
             assert firing.fire_due(USING) == (0, True)

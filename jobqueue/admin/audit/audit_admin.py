@@ -132,6 +132,10 @@ class AuditEventAdmin(RunAdmin):
     class Media:
         css = {"all": ("jobqueue/bulk.css",)}
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        """Without the redrives, which have a page of their own."""
+        return super().get_queryset(request).filter(kind=AuditEvent.Kind.BULK)
+
     def has_stop_permission(self, request: HttpRequest) -> bool:
         """Whether this user may stop any bulk action. stop() checks the permission for the verb of each."""
         return bool(permitted(request))

@@ -30,7 +30,7 @@ def addresses() -> Iterator[tuple[str, str]]:
     for model in models():
         name = f"{APP}_{model._meta.model_name}"
         yield f"{model._meta.model_name} list", reverse(f"admin:{name}_changelist")
-        row = model._default_manager.order_by("-pk").values_list("pk", flat=True).first()
+        row = model.objects.order_by("-pk").values_list("pk", flat=True).first()
         if row is not None:
             yield f"{model._meta.model_name} page", reverse(f"admin:{name}_change", args=[row])
             yield f"{model._meta.model_name} history", reverse(f"admin:{name}_history", args=[row])
