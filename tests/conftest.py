@@ -78,7 +78,7 @@ def forgetful():
 
 #: how long a database may take that is not slow, and for counts of pages that are left out when they take long
 OF_THE_DATABASE = (
-    "explain.database.ROUND_TRIP_SECONDS", "explain.database.CLAIM_SECONDS", "runs.preview.COUNT_SECONDS",
+    "explain.database.ROUND_TRIP_SECONDS", "explain.database.CLAIM_SECONDS", "runs.walking.COUNT_SECONDS",
     "dead_letters.listing.COUNT_SECONDS", "admin.jobs.tabs.SECONDS",
 )  # fmt: skip
 
