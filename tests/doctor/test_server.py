@@ -3,6 +3,7 @@
 import os
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection, connections
@@ -281,6 +282,15 @@ def test_workers_that_relay_events_need_two_more_each(settings):
     before = work.budget("default").connections
     settings.JOBQUEUE = {"OUTBOX": {}}
     assert work.budget("default").connections == before + 2
+
+
+def test_a_server_with_exactly_the_room_for_all_workers_is_not_short_and_is_told_from_a_share_on(monkeypatch):
+    limit = work.budget("default").connections
+    monkeypatch.setattr(work, "USED_SHARE", 0.5)
+    for used, told in ((limit / 2, ["connections_used"]), (limit / 2 - 1, [])):
+        use = SimpleNamespace(limit=limit, used=used)
+        monkeypatch.setattr(work, "vendor", lambda using, use=use: SimpleNamespace(session_use=lambda connection: use))
+        assert [one.id for one in work.connection_budget("default")] == told
 
 
 @contextmanager

@@ -307,6 +307,13 @@ class TestItsCounts:
         assert about(one) == (2, ["a", "b"])
         assert one.evidence["queues_cut"] is True
 
+    def test_say_that_there_are_more_names_than_were_looked_at(self, monkeypatch):
+        monkeypatch.setattr(rows, "NAMES_MAX", 2)
+        for queue in "abc":
+            make_job(queue)
+        one = named(backlog(), "no_worker")
+        assert (about(one), one.evidence["queues_cut"]) == ((2, ["a", "b"]), True)
+
     def test_leave_out_queues_of_which_only_ended_jobs_are_left(self, monkeypatch):
         monkeypatch.setattr(rows, "QUEUES_MAX", 1)
         make_in_state("DONE", "a")

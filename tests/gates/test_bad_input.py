@@ -80,6 +80,12 @@ CALLS = {
 }
 
 
+def test_a_name_and_a_reason_may_be_as_long_as_their_columns():
+    pause("q", reason="r" * 200, by="x" * 150)
+    (found,) = paused()
+    assert (len(found.reason), len(found.by)) == (200, 150)
+
+
 @pytest.mark.parametrize(("call", "error", "words"), CALLS.values(), ids=CALLS)
 def test_a_wrong_value_is_refused_and_nothing_is_written(call, error, words):
     with transaction.atomic():

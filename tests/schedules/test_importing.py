@@ -130,6 +130,14 @@ def test_an_interval_that_was_given_a_new_start_counts_from_there():
     assert ticks("tick", 2) == [start, start + timedelta(hours=1)]
 
 
+def test_an_interval_that_has_run_goes_on_from_its_last_run_although_its_start_was_later():
+    ran = in_days(0)
+    start = ran + timedelta(minutes=10)
+    periodic(1, "tick", interval=(2, "days"), last_run_at=ran, start_time=start, total_run_count=7)
+    bring("beat")
+    assert ticks("tick", 1) == [ran + timedelta(days=2)]
+
+
 def test_rows_of_a_version_without_later_columns_are_read():
     later = ("solar_id", "clocked_id", "one_off", "start_time", "expire_seconds", "headers", "priority")
     row = {**foreign.BEAT, "id": 1, "name": "old", "interval_id": 1, "last_run_at": None, "expires": None}

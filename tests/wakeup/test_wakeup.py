@@ -176,6 +176,16 @@ def test_the_listener_is_alive_and_hears_after_it_was_asked(subscription):
     assert subscription.receive(patient()) == ["q"]
 
 
+def test_a_listener_of_redis_that_has_heard_no_answer_is_not_asked_again(redis_url):
+    subscription = redis_notifier.RedisNotifier(redis_url).subscribe()
+    try:
+        subscription.check()
+        with pytest.raises(TimeoutError, match="no answer to PING"):
+            subscription.check()
+    finally:
+        subscription.close()
+
+
 def test_off_means_that_nobody_outside_is_rung(settings):
     settings.JOBQUEUE = {"WAKEUP": "off"}
     assert wakeup.notifier_of("default") is None
