@@ -16,7 +16,7 @@ def close_month(month: str, customers: int = CUSTOMERS) -> int | None:
     # The schedule lets no two of these jobs run at once.
     if any(known.name == name for known in groups.known(limit=1000)):
         return None
-    with group(name, on_success=report) as invoices:
+    with group(name, data={"month": month}, on_success=report) as invoices:
         invoices.add_many(invoice, [(month, number) for number in range(customers)])
     return invoices.id
 
@@ -34,7 +34,7 @@ def report() -> int:
     invoices = current_job().group
     assert invoices is not None
     done = invoices.done
-    _append(invoices.name.removeprefix("invoices "), f"report of {done}")
+    _append(invoices.data["month"], f"report of {done}")
     return done
 
 
