@@ -1,7 +1,7 @@
 """The options of @task and using(): one table, whose rows are the fields of TaskSpec.
 
-A new option is a row here, its name in TaskFields (or in _Fields, if using() takes it too, or in JobFields, if raw jobs
-have it as well), and the code that acts on it. Needs no models: @task comes before the apps are ready.
+A new option is a row here, its name in TaskFields (or in the fields that using() takes too), and the code that acts on
+it. Needs no models: @task comes before the apps are ready.
 """
 
 from __future__ import annotations
@@ -21,16 +21,7 @@ from jobqueue.failures import FailureCause, dotted_path
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.failures.project import read_causes
 from jobqueue.payload import JSON
-from jobqueue.validation import (
-    TASK_CHARS,
-    check_instant,
-    check_int,
-    check_key,
-    check_queue,
-    check_seconds,
-    check_tag,
-    did_you_mean,
-)
+from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_queue, check_seconds, check_tag
 
 TAGS_MAX = 16
 #: the values of unique, and what a row stores for them (models.job); None: 0
@@ -43,21 +34,8 @@ Expires: TypeAlias = float | timedelta | datetime
 Errors: TypeAlias = type[BaseException] | Sequence[type[BaseException]]
 
 
-class JobFields(TypedDict, total=False):
-    """The options that raw jobs have as tasks have them; the others of a task, only its jobs have."""
-
+class _Fields(TypedDict, total=False):
     max_attempts: int | None
-
-
-class EnqueueFields(JobFields, total=False):
-    """The arguments that enqueue() and enqueue_many() share."""
-
-    priority: int
-    run_at: datetime | None
-    ordering_key: str | bytes | None
-
-
-class _Fields(JobFields, total=False):
     backoff: Wait | None
     retry_on: Errors | None
     no_retry_on: Errors | None
@@ -331,7 +309,6 @@ class TaskSpec:
 
 
 OPTIONS: Mapping[str, Option] = {one.name: one.metadata["option"] for one in fields(TaskSpec)}
-_OF_RAW_JOBS = {*JobFields.__annotations__}
 _COLUMNS = [(name, option.column, option.to_column) for name, option in OPTIONS.items() if option.column is not None]
 
 
@@ -352,22 +329,6 @@ def columns_of(spec: TaskSpec) -> dict[str, Any]:
     """The fields of a NewJob that have options of its task, with their values; None of those that are not set."""
     rows = ((getattr(spec, name), column, to_column) for name, column, to_column in _COLUMNS)
     return {column: to_column(value) for value, column, to_column in rows if value is not None}
-
-
-def columns_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of the options of a raw job (JobFields), checked. Raises InvalidType and InvalidValue."""
-    found = {}
-    for name, value in given.items():
-        if name not in _OF_RAW_JOBS:
-            known = sorted(EnqueueFields.__annotations__)
-            raise InvalidType(
-                f"enqueue() of a raw job has no argument {name!r}{did_you_mean(name, known)}. Nothing was written; it "
-                f"takes {', '.join(known)}, and arguments of a task are given to the task's own enqueue()."
-            )
-        row = OPTIONS[name]
-        if value is not None and row.column is not None:
-            found[row.column] = row.to_column(row.check(value, name))
-    return found
 
 
 def check_options(spec: TaskSpec, path: str, names: Collection[str] = OPTIONS) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Unpack
 
 from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
@@ -21,7 +20,6 @@ from django.db import Error, connections, transaction
 from jobqueue import wakeup
 from jobqueue.compat import Task
 from jobqueue.conf import load
-from jobqueue.conf.task_spec import EnqueueFields, JobFields, columns_given
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_callers_transaction, send_after_commit
 from jobqueue.db.fields import Encoded
@@ -48,20 +46,25 @@ def enqueue(
     queue: str,
     payload: JSON,
     *,
+    priority: int = 0,
+    run_at: datetime | None = None,
     dedupe_key: str | bytes | None = None,
+    ordering_key: str | bytes | None = None,
+    max_attempts: int | None = None,
     using: str | None = None,
-    **fields: Unpack[EnqueueFields],
 ) -> int:
     """Add a raw job for the @handler of `queue`; its id. Part of the caller's transaction, if there is one.
 
-    `run_at` is an aware datetime (default: now, by the database's clock); larger `priority` (0) runs first. With a
+    `run_at` is an aware datetime (default: now, by the database's clock); larger `priority` runs first. With a
     `dedupe_key` that is still held, nothing is added and the id of the job that holds it is returned. Jobs of the queue
     with the same `ordering_key` run strictly one after another in the order of enqueue; it stays locked until COMMIT.
     Defaults: max_attempts of the queue (25). Raises InvalidValue, InvalidType, PayloadError, PayloadTooLarge,
     UnknownQueue, QueueFull before anything is written; OutcomeUnknown when the connection broke during the commit;
     DatabaseBusy when a transaction that has used the same key does not end within 10 seconds.
     """
-    job = new_job(queue, payload, **fields)
+    job = new_job(
+        queue, payload, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key
+    )
     if dedupe_key is not None:
         job = replace(job, dedupe_key=check_key(dedupe_key))
     try:
@@ -74,9 +77,12 @@ def enqueue_many(
     queue: str,
     payloads: Iterable[JSON],
     *,
+    priority: int = 0,
+    run_at: datetime | None = None,
     dedupe_keys: Sequence[str | bytes | None] | None = None,
+    ordering_key: str | bytes | None = None,
+    max_attempts: int | None = None,
     using: str | None = None,
-    **fields: Unpack[EnqueueFields],
 ) -> list[int]:
     """Add one raw job per payload, all or none; their ids in the order of the payloads, on every database.
 
@@ -86,7 +92,8 @@ def enqueue_many(
     check_list(payloads, "payloads", Iterable)
     if dedupe_keys is not None:
         check_list(dedupe_keys, "dedupe_keys", Sequence)
-    make = new_job(queue, None, **fields).maker()
+    first = new_job(queue, None, priority=priority, run_at=run_at, max_attempts=max_attempts, ordering_key=ordering_key)
+    make = first.maker()
     jobs = [make(payload=_encoded(payload, "payloads", index)) for index, payload in enumerate(payloads)]
     if dedupe_keys is not None:
         if len(dedupe_keys) != len(jobs):
@@ -110,8 +117,8 @@ def new_job(
     *,
     priority: int = 0,
     run_at: datetime | None = None,
+    max_attempts: int | None = None,
     ordering_key: str | bytes | None = None,
-    **fields: Unpack[JobFields],
 ) -> NewJob:
     """Check and encode; nothing is written here."""
     if isinstance(queue, Task):
@@ -120,16 +127,15 @@ def new_job(
             f"{queue.name}.enqueue(...)."
         )
     check_known(queue)
-    columns = columns_given(fields) if fields else {}
-    if "max_attempts" not in columns:
-        columns["max_attempts"] = load().queue_max_attempts(queue)
     return NewJob(
         queue=queue,
         payload=_encoded(payload, "payload"),
         priority=check_int(priority, "priority", -INT_MAX - 1),
         run_at=None if run_at is None else check_instant(run_at),
+        max_attempts=load().queue_max_attempts(queue)
+        if max_attempts is None
+        else check_int(max_attempts, "max_attempts", 1),
         ordering_key=None if ordering_key is None else check_key(ordering_key, "ordering_key"),
-        **columns,
     )
 
 

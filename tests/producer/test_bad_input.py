@@ -71,8 +71,6 @@ CALLS = {
     "no attempts": (("q", 1), {"max_attempts": 0}, "max_attempts"),
     "negative attempts": (("q", 1), {"max_attempts": -1}, "max_attempts"),
     "bool attempts": (("q", 1), {"max_attempts": True}, "max_attempts"),
-    "argument with an error": (("q", 1), {"priorty": 3}, "'priorty'.*priority"),
-    "argument of another queue": (("q", 1), {"countdown": 60}, "'countdown'"),
     "empty key": (("q", 1), {"dedupe_key": ""}, "dedupe_key"),
     "long key": (("q", 1), {"dedupe_key": "k" * 65}, "64"),
     "key of int": (("q", 1), {"dedupe_key": 5}, "dedupe_key"),
