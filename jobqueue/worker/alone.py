@@ -199,7 +199,9 @@ def _write(outcomes: list[Outcome], slot: LeaseSlot, counts: ProcessSlot) -> Non
             outcome.note_on(slot)
             ended.append(outcome)
     left = settle(ended, counts)
-    outage = _outage(outcomes[0].lease)
+    if not left:
+        return
+    outage = _outage(left[0].lease)
     while left:
         # Until the database takes it: if the lease is lost meanwhile, it counts as written.
         problem = left[0].problem

@@ -188,6 +188,8 @@ def commands(jobs) -> Iterator[tuple[str, str]]:
     single = [
         words for one in jobs for words in (("show", str(one), "--payload"), ("explain", str(one), "--no-stacks"))
     ]
+    ready = Job.objects.filter(status=Job.Status.READY).values_list("pk", flat=True).first()
+    single.append(("edit", str(ready), "--priority", "3"))
     kind = Job.objects.filter(fingerprint__isnull=False).values_list("fingerprint", flat=True).first()
     some = [("list",), ("list", "--state", "failed"), ("list", "--groups"), ("redrives",), ("note",), ("note", kind),
             ("groups",), ("groups", "show", "1"), ("keys",), ("keys", "--stuck"), ("queues",), ("schedules",),

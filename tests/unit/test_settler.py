@@ -75,7 +75,7 @@ def test_an_outcome_that_ends_its_write_unexpectedly_is_put_aside_alone(monkeypa
 
     monkeypatch.setattr(settler, "settle", settle)
     pool = Pool()
-    found = settler.Settler(child_with(pool), Outage(), threads=1)
+    found = settler.Settler(child_with(pool), threads=1)
     pool.ends.put(outcome(1), outcome(2), outcome(3))
     wait_until(lambda: pool.written == [1, 2, 3], what="three free places")
     assert again_of == {1: True, 3: True}, "the first write of all may have been committed"

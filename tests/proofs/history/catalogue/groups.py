@@ -469,7 +469,7 @@ RETENTION = [
         "a callback takes the results that are left for all",
         "grouping/members.py",
         "results_of",
-        'raise _incomplete(group_id, f"job {job_id} was deleted")',
+        'raise _incomplete(group_id, f"job {member.job_id} was deleted")',
         "continue",
         "tests/groups/test_repair.py",
     ),
