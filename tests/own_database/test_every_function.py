@@ -112,6 +112,7 @@ def beside_the_rows():
         "cancel": lambda: transitions.cancel(1, using=SHOP),
         "retry": lambda: transitions.retry(1, using=SHOP),
         "discard": lambda: transitions.discard(1, using=SHOP),
+        "edit": lambda: transitions.edit(1, priority=1, using=SHOP),
         "take": take,
         "once": once,
         "claim": lambda: transitions.claim("q", worker="w", using=SHOP),

@@ -154,6 +154,14 @@ def reap():
     return (models.Job,)
 
 
+@walks("jobqueue.transitions.edit")
+def edit():
+    job_id = a_job("edited")
+    assert transitions.edit(job_id, priority=3, tags=["walk"])
+    assert models.Job.objects.using(QUEUE).values_list("priority", flat=True).get(pk=job_id) == 3
+    return (models.Job,)
+
+
 @walks(
     "jobqueue.transitions.cancel_many",
     "jobqueue.transitions.discard_many",
