@@ -165,9 +165,9 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
         if moves and job.ordering_key is not None:
             # Before the job is locked, as by those who add one.
             lanes.hold([(job.queue, job.ordering_key)], using)
-        row = in_state([job_id], Job.Status.READY, using=using).filter(dedupe_key=job.dedupe_key, fence=found.fence)
         # An edit may have changed its queue or its keys since it was read.
-        row = row.filter(gate=found.gate, queue=job.queue, ordering_key=found.ordering_key)
+        row = in_state([job_id], Job.Status.READY, using=using, queue=job.queue).filter(dedupe_key=job.dedupe_key)
+        row = row.filter(gate=found.gate, fence=found.fence, ordering_key=found.ordering_key)
         changed = row.update(
             payload=job.payload,
             priority=job.priority,

@@ -221,7 +221,7 @@ def _write_moved(attempt: _Attempt, tries: int) -> Written:
 
 def _move_keyed(lease: Lease, queue: str) -> None:
     """Move a job that has a dedupe key, unless a job there has it, or an enqueue of it is not committed in time."""
-    rows = in_state([lease.job_id], Job.Status.READY, using=lease.using).filter(queue=lease.queue, fence=lease.fence)
+    rows = in_state([lease.job_id], Job.Status.READY, using=lease.using, queue=lease.queue).filter(fence=lease.fence)
     locks = vendor(lease.using).locks
     try:
         with locks.brief_transaction(connections[lease.using], _MOVE_SECONDS):

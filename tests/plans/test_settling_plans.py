@@ -6,8 +6,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import enqueue, transitions
+from jobqueue import enqueue, task, transitions
 from jobqueue.transitions import claim, fail
+from jobqueue.transitions.failing import Also
 from tests.factories import claim_one, expire, make_in_state, make_job, make_jobs, set_columns
 from tests.marks import committed
 from tests.settings import VENDOR
@@ -31,6 +32,16 @@ def stale_key():
     set_columns(job_id, finished_at=UtcNowPlus(-90_000))
 
 
+@task(queue_name="q", dedupe_key="k", unique="waiting", on_conflict="replace")
+def replaced(number):
+    return number
+
+
+def keyed_lease():
+    enqueue("q", 1, dedupe_key="k")
+    return claim_one()
+
+
 def lapsed():
     leases = two_leases()
     expire(*leases)
@@ -41,6 +52,10 @@ VERBS = {
     "ack": (two_leases, lambda leases: transitions.ack(leases[0])),
     "ack_many": (two_leases, transitions.ack_many),
     "fail": (two_leases, lambda leases: fail(leases[0], error="x")),
+    "fail that moves a job with a dedupe key": (
+        keyed_lease,
+        lambda lease: fail(lease, error="x", also=Also(queue="other")),
+    ),
     "snooze": (two_leases, lambda leases: transitions.snooze(leases[0], delay_seconds=5)),
     "release": (two_leases, lambda leases: transitions.release(leases[0])),
     "release_many": (two_leases, transitions.release_many),
@@ -49,6 +64,7 @@ VERBS = {
     "cancel": (make_job, transitions.cancel),
     "cancel_held": (lambda: make_job() and claim_one(), transitions.cancel_held),
     "retry": (lambda: make_in_state("FAILED"), transitions.retry),
+    "enqueue that replaces a waiting job": (lambda: replaced.enqueue(1), lambda _: replaced.enqueue(2)),
     "enqueue with a key that has lapsed": (stale_key, lambda _: enqueue("q", 2, dedupe_key="k")),
 }
 
