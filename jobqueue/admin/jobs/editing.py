@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,14 +19,13 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.jobs.states import ShownJob
 from jobqueue.admin.page.addresses import page_address
-from jobqueue.admin.page.fields import TALL, WIDE, MomentField, read_json, tried
+from jobqueue.admin.page.fields import WIDE, ArgumentsField, MomentField, json_text, tried, with_secrets
 from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, plain, stamp
 from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.tables import Table, table_of
 from jobqueue.admin.page.verb_admin import VerbAdmin
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError
-from jobqueue.masking import MASK, has_mask, mask_value, unmask
 from jobqueue.models import Job, JobTag
 from jobqueue.payload import JSON
 from jobqueue.tasks import registry
@@ -55,18 +53,8 @@ class EditForm(forms.Form):
         widget=forms.TextInput(attrs=WIDE),
         help_text=_("A dedupe key and an ordering key of the job go with it."),
     )
-    args = forms.CharField(
-        label=_("positional arguments"),
-        required=False,
-        widget=forms.Textarea(attrs=TALL),
-        help_text=_("A JSON list, such as [1, true]."),
-    )
-    kwargs = forms.CharField(
-        label=_("named arguments"),
-        required=False,
-        widget=forms.Textarea(attrs=TALL),
-        help_text=_('A JSON object, such as {"country": "kr"}.'),
-    )
+    args = ArgumentsField(list)
+    kwargs = ArgumentsField(dict)
     max_attempts = forms.IntegerField(
         label=_("max attempts"), min_value=1, max_value=INT_MAX, help_text=_("With those that it has used.")
     )
@@ -83,7 +71,7 @@ class EditForm(forms.Form):
         self._stored = dict(zip(ARGUMENTS, stored, strict=True)) if stored else {}
         own = {"run_at": job.run_at, "priority": job.priority, "queue": job.queue, "expires": job.expires_at}
         own |= {"max_attempts": job.max_attempts, "tags": ", ".join(tags)}
-        own |= {name: _as_text(value) for name, value in self._stored.items()}
+        own |= self._stored
         super().__init__(data, initial=own, use_required_attribute=False)
         for name in ARGUMENTS if stored is None else ():
             del self.fields[name]
@@ -95,20 +83,16 @@ class EditForm(forms.Form):
         self.fields["expires"].help_text = f"{such_as} {gettext('Empty: it does not expire.')}"
 
     def clean_args(self) -> JSON:
-        """The positional arguments, which must be a JSON list."""
-        return self._unmasked("args", list, gettext("This is not a JSON list."))
+        """The positional arguments."""
+        return self._unmasked("args")
 
     def clean_kwargs(self) -> JSON:
-        """The named arguments, which must be a JSON object."""
-        return self._unmasked("kwargs", dict, gettext("This is not a JSON object."))
+        """The named arguments."""
+        return self._unmasked("kwargs")
 
-    def _unmasked(self, name: str, kind: type, wrong: str) -> JSON:
-        """The arguments with the secrets that were shown masked, and left so."""
-        found = unmask(read_json(self.cleaned_data[name], kind, wrong), self._stored[name])
-        if name in self.changed_data and has_mask(found):
-            text = gettext("%(mask)s stands for a secret, but there is none at this place. Write the value.")
-            raise forms.ValidationError(text % {"mask": MASK})
-        return found
+    def _unmasked(self, name: str) -> JSON:
+        before = self._stored[name]
+        return with_secrets(self.cleaned_data[name], before) if name in self.changed_data else before
 
     def clean_tags(self) -> list[str]:
         """The tags of a text with commas."""
@@ -122,7 +106,10 @@ class EditForm(forms.Form):
 
     def given(self) -> dict[str, Any]:
         """The fields that were changed, as edit() takes them."""
-        return {name: self.cleaned_data[name] for name in self.changed_data}
+        names = {*self.changed_data}
+        # Together: those that the job has may not be readable.
+        names |= {*ARGUMENTS} if names & {*ARGUMENTS} else set()
+        return {name: self.cleaned_data[name] for name in self.fields if name in names}
 
 
 def edit_page(model_admin: VerbAdmin, request: HttpRequest, job: ShownJob, *, shows_content: bool) -> HttpResponse:
@@ -208,8 +195,4 @@ def _cell(name: str, value: Any) -> StrOrPromise:
     if isinstance(value, datetime):
         return stamp(value)
     text = ", ".join(value) if name == "tags" else value
-    return NOTHING if text in (None, "") else plain(_as_text(text) if name in ARGUMENTS else text, SHOWN_CHARS)
-
-
-def _as_text(value: JSON) -> str:
-    return json.dumps(mask_value(value), ensure_ascii=False)
+    return NOTHING if text in (None, "") else plain(json_text(text) if name in ARGUMENTS else text, SHOWN_CHARS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.admin.page.fields import TALL, WIDE, MomentField, read_json
+from jobqueue.admin.page.fields import WIDE, ArgumentsField, MomentField, with_secrets
 from jobqueue.admin.page.formatting import StrOrPromise, plain
 from jobqueue.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError, WrongSettings
-from jobqueue.masking import MASK, has_mask, mask_value, unmask
+from jobqueue.masking import has_mask, mask_value
 from jobqueue.models import Schedule
 from jobqueue.schedules.declaring import MISSED_LIMIT, MISSED_LIMIT_MAX, NAME_CHARS, Terms, check_arguments, check_name
 from jobqueue.schedules.declaring import check_terms as terms_of
@@ -98,18 +97,8 @@ class ScheduleForm(_ModelForm):
         max_length=100,
         help_text=_("Of the cron expression, such as Europe/London. Empty: that of the settings."),
     )
-    args = forms.CharField(
-        label=_("positional arguments"),
-        required=False,
-        widget=forms.Textarea(attrs=TALL),
-        help_text=_("A JSON list, such as [1, true]."),
-    )
-    kwargs = forms.CharField(
-        label=_("named arguments"),
-        required=False,
-        widget=forms.Textarea(attrs=TALL),
-        help_text=_('A JSON object, such as {"country": "kr"}.'),
-    )
+    args = ArgumentsField(list)
+    kwargs = ArgumentsField(dict)
     missed = forms.ChoiceField(
         label=_("ticks at which no worker ran"), choices=[*MISSED_WORDS.items()], initial="latest"
     )
@@ -169,7 +158,7 @@ class ScheduleForm(_ModelForm):
         for name in ("start_at", "end_at"):
             self.initial[name] = getattr(timing, name)
         for name, value in arguments:
-            self.initial[name] = json.dumps(mask_value(value), ensure_ascii=False)
+            self.initial[name] = value
         self.initial["task"] = self.instance.task
         self.initial["every"] = duration(timing.every_seconds) if timing.every_seconds else ""
         self.initial["jitter_seconds"] = duration(before.jitter_seconds)
@@ -193,27 +182,23 @@ class ScheduleForm(_ModelForm):
         return task
 
     def clean_args(self) -> Any:
-        """The positional arguments, which must be a JSON list."""
-        return self._with_secrets(read_json(self.cleaned_data["args"], list, gettext("This is not a JSON list.")), 0)
+        """The positional arguments."""
+        return self._with_secrets("args")
 
     def clean_kwargs(self) -> Any:
-        """The keyword arguments, which must be a JSON object."""
-        return self._with_secrets(
-            read_json(self.cleaned_data["kwargs"], dict, gettext("This is not a JSON object.")), 1
-        )
+        """The named arguments."""
+        return self._with_secrets("kwargs")
 
-    def _with_secrets(self, given: Any, place: int) -> Any:
-        """The arguments with the secrets that were shown masked, and left so."""
-        before = None if self._has_new_task() else self._before
-        found = unmask(given, arguments_of(before)[place]) if before else given
-        if has_mask(found) and self._has_new_task():
-            raise forms.ValidationError(
-                gettext("Another task does not get secrets that you do not see. Write the values.")
-            )
-        if has_mask(found):
-            wrong = gettext("%(mask)s stands for a secret, but there is none at this place. Write the value.")
-            raise forms.ValidationError(wrong % {"mask": MASK})
-        return found
+    def _with_secrets(self, name: str) -> Any:
+        given = self.cleaned_data[name]
+        if self._has_new_task():
+            if has_mask(given):
+                raise forms.ValidationError(
+                    gettext("Another task does not get secrets that you do not see. Write the values.")
+                )
+            return given
+        before: Any = arguments_of(self._before)[ARGUMENTS.index(name)] if self._before else None
+        return with_secrets(given, before)
 
     def _has_new_task(self) -> bool:
         """Whether the schedule is to call another task: one that its editor has chosen could tell what it gets."""
