@@ -151,7 +151,7 @@ from jobqueue import current_job, task
 def tells(number):
     return number
 
-@task(max_attempts=2)
+@task(max_attempts=2, backoff=3600)
 def fails():
     raise ValueError("as it should")
 """
