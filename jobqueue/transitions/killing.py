@@ -37,7 +37,7 @@ _BYTES_MAX = 1 << 62
 def kill_at(options: JSON, fence: int) -> datetime | None:
     """When the process of the run with this fence is to be ended; None: never. Plain SQL may have written anything."""
     try:
-        of_run, instant = options[KILL]  # type: ignore[index, call-overload]
+        of_run, instant = options[KILL]
         return check_instant(datetime.fromisoformat(instant)) if of_run == fence else None
     except (TypeError, KeyError, ValueError, JobQueueError):
         return None
