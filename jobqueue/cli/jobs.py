@@ -297,8 +297,8 @@ def _cancel(using: str, given: dict[str, Any]) -> Results:
     if after is None:
         return _change(using, given)
     beside = jobs_beside(given["ids"], using=using)
-    names = one_line(", ".join(f"#{one.id} {one.task or f'(handler of {one.queue})'}" for one in beside))
-    told = f"Killed with them, and run again: {names}." if beside else "No other job runs in their processes now."
+    names = ", ".join(f"#{one.id} {one.task or f'(handler of {one.queue})'}" for one in beside) or "no job"
+    told = one_line(f"In the same processes, killed too and run again: {names}.")
     ids = ", ".join(f"#{job_id}" for job_id in given["ids"])
     question = mask_text(f"{told} Kill the processes of {ids} after {format_seconds(after)}?")
     if not confirm(question, yes=given["yes"]):
