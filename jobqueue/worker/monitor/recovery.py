@@ -86,8 +86,7 @@ class Recovery:
             REQUESTED_ENDS[lease_slot.requested].count_in(slot)
             _end_as_requested(lease, lease_slot)
             self._tick()
-        killed = [lease for lease in holds[Hold.RUNNING] if end_if_killed(lease, self._scoreboard, index)]
-        holds[Hold.RUNNING] = [lease for lease in holds[Hold.RUNNING] if lease not in killed]
+        killed = self._end_killed(index, holds)
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING)
         problem: JobQueueError = JobLost(f"its worker process {name} {how} while it ran")
         if late := [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]:
@@ -106,6 +105,13 @@ class Recovery:
             self._retired(name, _why_killed(slot, killed) if slot.blameless else how)
         if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested), len(killed)):
             logger.warning("%s %s; %s", name, how, told)
+
+    def _end_killed(self, index: int, holds: dict[Hold, list[Lease]]) -> list[Lease]:
+        """End the jobs for whose sake the child was killed, and take them out of `holds`."""
+        running = holds[Hold.RUNNING]
+        killed = [lease for lease in running if end_if_killed(lease, self._scoreboard, index)]
+        holds[Hold.RUNNING] = [lease for lease in running if lease not in killed]
+        return killed
 
     def _give_back(self, index: int, leases: list[Lease]) -> None:
         if index == self._options.processes:
