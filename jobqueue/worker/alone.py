@@ -291,7 +291,8 @@ class _Monitor:
             logger.error("job %d has lost its lease while it runs alone; it is asked to stop", lease.job_id)
 
     def flag(self) -> None:
-        self._overtime.note(0, flag(self._scoreboard.in_hand(0), self._lease.using))
+        using = self._lease.using
+        self._overtime.note(0, flag(self._scoreboard.in_hand(0), using), using)
 
     def _is_finished(self) -> bool:
         """Whether the job has ended by finish(), while its body still runs."""

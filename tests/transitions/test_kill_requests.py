@@ -1,6 +1,7 @@
 """cancel(kill_after_seconds=...): what it writes, for which run it counts, and how a killed job ends."""
 
 import math
+import time
 from datetime import timedelta
 from decimal import Decimal
 
@@ -12,8 +13,8 @@ from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import ack, cancel, claim, fail, reap, release_many, retry, run_again
 from jobqueue.transitions.killing import end_killed, jobs_beside, kill_at
-from jobqueue.worker.monitor.stopping import flag
-from jobqueue.worker.shared.scoreboard import CANCEL, Hold, LeaseSlot
+from jobqueue.worker.monitor.stopping import Overtime, flag
+from jobqueue.worker.shared.scoreboard import CANCEL, Hold, LeaseSlot, Scoreboard
 from tests.app import tasks
 from tests.factories import claim_one, expire, job, make_in_state, make_job, now, row, set_columns, state
 
@@ -30,6 +31,13 @@ def in_hand(lease):
     slot.fill(lease.job_id, lease.fence, lease.token, lease_seconds=60, lease_until=0)
     slot.hold = Hold.RUNNING
     return {(lease.job_id, lease.fence): slot}
+
+
+def kills(held):
+    """When the monitor would kill which of these jobs."""
+    watch = Overtime(Scoreboard(1, 1))
+    watch.note(0, flag(held, "default"), "default")
+    return {key: until for key, until in watch._kills.get(0, {}).items() if until < math.inf}
 
 
 @pytest.mark.parametrize("given", [-1, -0.001, math.nan, math.inf, 10**9])
@@ -89,10 +97,10 @@ def test_it_does_not_count_for_the_next_run():
     assert retry(job_id)
     lease = claim_one()
     assert asked_at(job_id) is None
-    assert flag(in_hand(lease), "default") == {}
+    assert kills(in_hand(lease)) == {}
     # Nor if that run is asked to stop only.
     cancel(job_id)
-    assert flag(in_hand(lease), "default") == {}
+    assert kills(in_hand(lease)) == {}
 
 
 def test_a_copy_of_the_job_does_not_have_it():
@@ -108,21 +116,48 @@ def test_what_plain_sql_has_written_kills_nobody(kill):
     job_id = make_job()
     lease = claim_one()
     set_columns(job_id, options={"kill": kill}, cancel_requested_at=UtcNowPlus(0))
-    assert flag(in_hand(lease), "default") == {}
+    assert kills(in_hand(lease)) == {}
 
 
 def test_the_monitor_learns_when_to_kill_and_flags_the_job():
     job_id = make_job()
     lease = claim_one()
     held = in_hand(lease)
-    assert flag(held, "default") == {}
+    assert kills(held) == {}
     cancel(job_id, kill_after_seconds=100)
-    (key, _) = flag(held, "default").popitem()
+    before = time.monotonic()
+    ((key, until),) = kills(held).items()
+    assert before + 90 < until <= time.monotonic() + 100
     assert key == (job_id, lease.fence)
     assert held[key].flags == CANCEL
     # DONE by finish(): only the end of its body is missing.
     ack(lease)
-    assert flag(held, "default") == {}
+    assert kills(held) == {}
+
+
+def test_a_request_is_read_once_and_what_is_only_asked_needs_no_clock(django_assert_num_queries):
+    job_id = make_job()
+    lease = claim_one()
+    held, watch = in_hand(lease), Overtime(Scoreboard(1, 1))
+
+    def looks(statements):
+        with django_assert_num_queries(statements):
+            watch.note(0, flag(held, "default"), "default")
+
+    looks(1)
+    cancel(job_id)
+    looks(2)
+    looks(1)
+    cancel(job_id, kill_after_seconds=9)
+    looks(3)
+    first = watch._kills[0][job_id, lease.fence]
+    looks(1)
+    cancel(job_id, kill_after_seconds=5)
+    looks(3)
+    assert watch._kills[0][job_id, lease.fence] < first
+    ack(lease)
+    looks(1)
+    assert (watch._kills, watch._read) == ({}, {})
 
 
 def test_a_killed_job_is_canceled_uncharged_and_its_stack_is_kept():

@@ -125,11 +125,15 @@ def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatc
 class TestCanceledJobs:
     """Those that are to be killed."""
 
-    CANCELED = 3
+    CANCELED, number = 3, 0
 
     def cancel(self, child, place, seconds):
         lease_slot = child.run(place, self.CANCELED)
-        child.watch.note(0, {(self.CANCELED, lease_slot.fence): child.clock() + seconds})
+        key = self.CANCELED, lease_slot.fence
+        self.number += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stopping, "_kills", lambda keys, using: {key: child.clock() + seconds})
+            child.watch.note(0, {key: self.number}, "default")
         return lease_slot
 
     def told(self, child):
@@ -185,7 +189,7 @@ class TestCanceledJobs:
 
     def test_a_request_that_is_gone_kills_nobody(self, child):
         self.cancel(child, 0, 1.0)
-        child.watch.note(0, {})
+        child.watch.note(0, {}, "default")
         assert child.looks(10) == 0
 
     def test_a_job_that_is_late_beside_it_is_still_charged(self, child, monkeypatch):

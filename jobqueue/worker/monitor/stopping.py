@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-
-from django.db.models import Case, F, When
+from typing import TypeAlias, TypeVar
 
 from jobqueue.db.clock import read_now
 from jobqueue.log_format import count_of
@@ -28,6 +27,7 @@ from jobqueue.worker.shared.scoreboard import (
 )
 
 logger = logging.getLogger("jobqueue.worker")
+T = TypeVar("T")
 
 GRACE_SECONDS, GRACE_MAX_SECONDS = 5.0, 600.0
 ANSWER_SECONDS = 2.0
@@ -36,33 +36,45 @@ KNOWN_MAX = 1000
 FROZEN_SECONDS = 2.0
 #: so long before a canceled job is killed its process is asked where it is
 STACK_SECONDS = 1.0
-#: the options of a job that was asked to cancel
-_OPTIONS = Case(When(cancel_requested_at__isnull=False, then=F("options")))
 
 
-def flag(in_hand: Mapping[tuple[int, int], LeaseSlot], using: str) -> dict[tuple[int, int], float]:
+#: a job's id and fence -> an instant
+Instants: TypeAlias = dict[tuple[int, int], T]
+
+
+def flag(in_hand: Mapping[tuple[int, int], LeaseSlot], using: str) -> Instants[datetime]:
     """Flag slots, by (job_id, fence): a job that runs sees it in context.should_stop, one that waits is not started.
 
-    Returns of those that are to be killed the instant (monotonic).
+    Returns of those that were asked to cancel when that was.
     """
     live = {key: slot for key, slot in in_hand.items() if slot.hold in (Hold.WAITING, Hold.RUNNING)}
     if not live:
         return {}
-    rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _ in live]).annotate(asked=_OPTIONS)
-    facts = {row[0]: row[1:] for row in rows.values_list("pk", "status", "fence", "cancel_requested_at", "asked")}
-    kills: dict[tuple[int, int], datetime] = {}
+    asked: Instants[datetime] = {}
+    rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _ in live])
+    facts = {row[0]: row[1:] for row in rows.values_list("pk", "status", "fence", "cancel_requested_at")}
     for (job_id, fence), slot in live.items():
-        status, current, cancel, options = facts.get(job_id, (None, None, None, None))
+        status, current, cancel = facts.get(job_id, (None, None, None))
         # Meanwhile the slot may hold another job.
         if (slot.job_id, slot.fence) == (job_id, fence):
             slot.flags |= LOST if (status, current) != (Job.Status.PROCESSING, fence) else 0
             slot.flags |= CANCEL if cancel is not None else 0
         # Not if it is DONE by finish(): then only the end of its body is missing.
-        instant = None if options is None or status == Job.Status.DONE else kill_at(options, fence)
-        if instant is not None:
-            kills[job_id, fence] = instant
-    now = read_now(using) if kills else None
-    return {key: time.monotonic() + (instant - now).total_seconds() for key, instant in kills.items() if now}
+        if cancel is not None and status != Job.Status.DONE:
+            asked[job_id, fence] = cancel
+    return asked
+
+
+def _kills(keys: Collection[tuple[int, int]], using: str) -> Instants[float]:
+    """When the processes of these jobs are to be killed (monotonic); infinity: never."""
+    rows = Job.objects.using(using).filter(pk__in=[job_id for job_id, _ in keys])
+    options = dict(rows.values_list("pk", "options"))
+    found = {(job_id, fence): kill_at(options.get(job_id), fence) for job_id, fence in keys}
+    now = read_now(using) if any(found.values()) else None
+    return {
+        key: math.inf if at is None or now is None else time.monotonic() + (at - now).total_seconds()
+        for key, at in found.items()
+    }
 
 
 def end_frozen(scoreboard: Scoreboard) -> None:
@@ -101,15 +113,21 @@ class Overtime:
         #: by job, how often it was interrupted; the job that was interrupted last comes last
         self._interrupted: dict[int, int] = {}
         #: by child: when the process of which canceled jobs is killed, and since when it was asked for their stacks
-        self._kills: dict[int, dict[tuple[int, int], float]] = {}
+        self._kills: dict[int, Instants[float]] = {}
+        #: when they were asked to cancel, as far as it was read whether they are to be killed
+        self._read: dict[int, Instants[datetime]] = {}
         self._asked: dict[int, float] = {}
 
-    def note(self, index: int, kills: dict[tuple[int, int], float]) -> None:
-        """Keep what flag() has found for a child."""
-        if kills:
-            self._kills[index] = kills
-        else:
-            self._kills.pop(index, None)
+    def note(self, index: int, asked: Instants[datetime], using: str) -> None:
+        """Note what flag() has found in a child. One statement for each new request, and one more if it is to kill."""
+        if not asked and index not in self._kills:
+            return
+        known, read = self._kills.get(index, {}), self._read.get(index, {})
+        new = [key for key, at in asked.items() if read.get(key) != at]
+        kills = {key: known[key] for key in asked if key in known} | (_kills(new, using) if new else {})
+        self._read[index], self._kills[index] = asked, kills
+        if not asked:
+            del self._read[index], self._kills[index]
 
     def enforce(self, children: Iterable[int]) -> None:
         """Look at these children once; only jobs that are late are charged with an attempt."""
@@ -118,9 +136,9 @@ class Overtime:
             slot = self._scoreboard.slots[index]
             running = [one for one in self._scoreboard.lease_slots[index] if one.hold == Hold.RUNNING]
             late = [one for one in running if 0 < one.hard_until < now]
-            asked = self._kills.get(index, {})
-            canceled = [one for one in running if (one.job_id, one.fence) in asked] if asked else []
-            left = min((asked[one.job_id, one.fence] - now for one in canceled), default=math.inf)
+            kills = self._kills.get(index, {})
+            canceled = [one for one in running if kills.get((one.job_id, one.fence), math.inf) < math.inf]
+            left = min((kills[one.job_id, one.fence] - now for one in canceled), default=math.inf)
             if left > STACK_SECONDS:
                 self._asked.pop(index, None)
             if not late and left > GRACE_SECONDS:
