@@ -43,8 +43,9 @@ REQUESTED_ENDS = (
 )
 _ERRORS = tuple(end.error for end in REQUESTED_ENDS)
 BY_OUTCOME = {end.outcome: end for end in REQUESTED_ENDS}
-#: the causes in JobAttempt of runs that used no attempt; those of others are FailureCauses
-UNCHARGED = tuple(outcome.value for outcome in BY_OUTCOME)
+#: the causes in JobAttempt of runs that used no attempt; those of others are FailureCauses. The last one: its process
+#: was killed because it did not stop when it was canceled
+UNCHARGED = (*(outcome.value for outcome in BY_OUTCOME), RunOutcome.CANCELED.value)
 
 
 class Requested(NamedTuple):

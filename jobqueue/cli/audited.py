@@ -39,10 +39,10 @@ def audit(
         complain(f"{verb}: done, but not in the audit: {error}")
 
 
-def audit_jobs(verb: str, job_ids: Iterable[int], *, using: str) -> None:
+def audit_jobs(verb: str, job_ids: Iterable[int], *, reason: str = "", using: str) -> None:
     """Record the jobs that `verb` has changed."""
     ids = list(job_ids)
-    audit(verb, {"job_ids": ",".join(map(str, ids))}, changed=len(ids), using=using)
+    audit(verb, {"job_ids": ",".join(map(str, ids))}, changed=len(ids), reason=reason, using=using)
 
 
 def change_each(
@@ -51,6 +51,7 @@ def change_each(
     change: Callable[[int], T],
     told: Callable[[dict[int, T]], Result],
     *,
+    reason: str = "",
     using: str,
 ) -> Iterator[Result]:
     """Change jobs one by one; told(found) is the Result. Those for which change(id) is true are recorded, if by a verb.
@@ -65,4 +66,4 @@ def change_each(
     finally:
         yield told(found)
         if verb is not None:
-            audit_jobs(verb, (job_id for job_id, done in found.items() if done), using=using)
+            audit_jobs(verb, (job_id for job_id, done in found.items() if done), reason=reason, using=using)

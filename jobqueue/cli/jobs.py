@@ -7,30 +7,33 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from django.db.models import Q
 from django.db.models.functions import Right
 
 from jobqueue import groups, transitions
-from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, read_words
+from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration_or_zero, read_words
 from jobqueue.cli.audited import audit, change_each
 from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
-from jobqueue.cli.output import Result, Results, Subcommand, instant, listed
+from jobqueue.cli.output import Result, Results, Subcommand, confirm, instant, listed
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unestimated
 from jobqueue.db.prepared import ids_that_meet, totals
 from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.dead_letters.noting import notes_on
+from jobqueue.durations import format_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.explanation import reason_in_words
 from jobqueue.groups import Group
-from jobqueue.log_format import count_of
+from jobqueue.log_format import count_of, one_line
 from jobqueue.masking import mask_tail, mask_text, mask_value
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.states import STATES, condition_of
 from jobqueue.runs.arguments import LookedThrough, with_argument
 from jobqueue.runs.job_filter import check_columns, dead_rows, in_order
+from jobqueue.transitions.killing import jobs_beside
 from jobqueue.validation import check_id, readable_key
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
@@ -277,7 +280,33 @@ def _declare_change(parser: ArgumentParser) -> None:
     parser.add_argument("ids", nargs="+", metavar="ID", help="the id of a job")
 
 
-def _change(using: str, given: dict[str, Any]) -> Results:
+def _declare_cancel(parser: ArgumentParser) -> None:
+    _declare_change(parser)
+    parser.add_argument(
+        "--kill-after",
+        type=duration_or_zero,
+        default=None,
+        metavar="TIME",
+        help="kill the process of a running job that has not stopped by then; the jobs beside it run again",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation; needed without a terminal")
+
+
+def _cancel(using: str, given: dict[str, Any]) -> Results:
+    after = given["kill_after"]
+    if after is None:
+        return _change(using, given)
+    beside = jobs_beside(given["ids"], using=using)
+    names = ", ".join(f"#{one.id} {one.task or f'(handler of {one.queue})'}" for one in beside) or "no job"
+    told = one_line(f"In the same processes, killed too and run again: {names}.")
+    ids = ", ".join(f"#{job_id}" for job_id in given["ids"])
+    question = mask_text(f"{told} Kill the processes of {ids} after {format_seconds(after)}?")
+    if not confirm(question, yes=given["yes"]):
+        return Result({"jobs": []}, ["nothing was changed"], FOUND)
+    return _change(using, given, kill_after_seconds=after)
+
+
+def _change(using: str, given: dict[str, Any], **options: float) -> Results:
     verb = given["subcommand"]
     change, done, refused = CHANGES[verb]
 
@@ -288,12 +317,14 @@ def _change(using: str, given: dict[str, Any]) -> Results:
             0 if all(found.values()) else FOUND,
         )
 
-    return change_each(verb, given["ids"], lambda job_id: change(job_id, using=using), told, using=using)
+    reason = ", ".join(f"{name}={value:g}" for name, value in options.items())
+    change = partial(change, using=using, **options)
+    return change_each(verb, given["ids"], change, told, reason=reason, using=using)
 
 
 LIST = Subcommand("List jobs, newest first, or dead letters in groups of the same failure.", _declare_list, _list)
 SHOW = Subcommand("Print a job with its failed attempts and the note on its failure.", _declare_show, _show)
-CANCEL = Subcommand("End waiting jobs now, and ask running jobs to stop.", _declare_change, _change)
+CANCEL = Subcommand("End waiting jobs now, and ask running jobs to stop, or make them.", _declare_cancel, _cancel)
 DISCARD = Subcommand(
     "End failed and waiting jobs as canceled, so that they are dead letters no more.", _declare_change, _change
 )

@@ -197,7 +197,8 @@ FREE_KEY = (Job.Status.DONE, Job.Status.CANCELED)
 
 
 class JobAttempt(models.Model):
-    """One failed or lost attempt, or a run whose end the job requested (of several snoozes in one attempt, the newest).
+    """One failed or lost attempt, a run whose end the job requested (of several snoozes in one attempt, the newest), or
+    one that was killed because it was canceled.
 
     Successful jobs write no row: their one attempt is on the job itself.
     """

@@ -37,6 +37,7 @@ from jobqueue.payload import JSON, encode
 from jobqueue.producer.enqueueing import add
 from jobqueue.producer.insert import OPTIONAL_COLUMNS, NewJob
 from jobqueue.producer.life import begins_again, keeps_first_due, with_first_due
+from jobqueue.transitions.killing import KILL, kill_columns
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, lease_of
 from jobqueue.transitions.releasing import release, release_many
 from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_again_in_groups, run_verb
@@ -57,12 +58,19 @@ _OF_ONE_LIFE = {"run_at", "dedupe_key", "expires_at", "unique_mode", "unique_sec
 _ENDED = (Job.Status.DONE, Job.Status.FAILED, Job.Status.CANCELED)
 
 
-def cancel(job_id: int | str, *, using: str | None = None) -> bool:
+def cancel(job_id: int | str, *, kill_after_seconds: float | None = None, using: str | None = None) -> bool:
     """READY -> CANCELED. A running job is asked to stop: its context's should_stop becomes True at the next heartbeat.
 
-    True if the job was canceled or asked; False if it does not exist or has finished.
+    If it still runs `kill_after_seconds` from now (0: as soon as its worker has seen the request; None: never), its
+    worker kills its process. It ends CANCELED, and JobAttempt keeps where it was; the other jobs of the process are
+    READY again, uncharged, and may run twice. Of several calls the earliest instant counts.
+
+    True if the job was canceled or asked; False if it does not exist or has finished. Raises InvalidValue, InvalidType.
     """
-    return _operate("cancel", job_id, using, _cancel)
+    if kill_after_seconds is None:
+        return _operate("cancel", job_id, using, _cancel)
+    seconds = check_seconds(kill_after_seconds, "kill_after_seconds", zero=True)
+    return _operate("cancel", job_id, using, partial(_cancel, kill_after_seconds=seconds))
 
 
 def discard(job_id: int | str, *, using: str | None = None) -> bool:
@@ -184,9 +192,10 @@ def _operate(verb: Verb, job_id: int | str, using: str | None, change: Change) -
     return bool(operate(verb, [check_id(job_id)], change, using=alias_of(using)))
 
 
-def _cancel(job: Job, using: str) -> str | None:
+def _cancel(job: Job, using: str, kill_after_seconds: float | None = None) -> str | None:
     if job.status == Job.Status.PROCESSING:
-        asked = _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow())
+        kill = {} if kill_after_seconds is None else kill_columns(job, kill_after_seconds, using)
+        asked = _write(job, using, cancel_requested_at=UtcNow(), updated_at=UtcNow(), **kill)
         return "cancel_requested_at" if asked else None
     return _end(job, using) if job.status == Job.Status.READY else None
 
@@ -421,7 +430,8 @@ def _copy(job: Job, tags: tuple[str, ...]) -> NewJob:
     options: JSON = job.options
     if isinstance(options, dict):
         # The copy is no member of a group.
-        options = {name: value for name, value in options.items() if name not in (MEMBER, CALLBACK, PARENT)} or None
+        left = (MEMBER, CALLBACK, PARENT, KILL)
+        options = {name: value for name, value in options.items() if name not in left} or None
     if isinstance(options, dict) and keeps_first_due(options):
         # The time within which it may be retried begins anew.
         options = with_first_due(options, None)

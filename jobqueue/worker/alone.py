@@ -41,11 +41,12 @@ from jobqueue.transitions.releasing import hold_many
 from jobqueue.transitions.renewing import renew_in_hand
 from jobqueue.worker.child.outcomes import settle, settle_alone
 from jobqueue.worker.monitor.duty_thread import call_twice
-from jobqueue.worker.monitor.recovery import death
+from jobqueue.worker.monitor.recovery import death, end_if_killed
 from jobqueue.worker.monitor.stopping import Overtime, flag
 from jobqueue.worker.run import job_fork
 from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.perform import Run, is_coroutine, perform, perform_coroutine
+from jobqueue.worker.run.stacks import StackLooks
 from jobqueue.worker.run.timeouts import Watch
 from jobqueue.worker.shared.processes import Forker, print_at_sigquit
 from jobqueue.worker.shared.scoreboard import (
@@ -99,7 +100,8 @@ def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
     if held(lease).exists():
         # The process has not written the end of the job.
         with job_stats.recording(using):
-            transitions.fail_many([lease], error=problem)
+            if not end_if_killed(lease, scoreboard, 0):
+                transitions.fail_many([lease], error=problem)
     return Job.Status(Job.objects.using(using).values_list("status", flat=True).get(pk=lease.job_id))
 
 
@@ -156,6 +158,7 @@ def _run(lease: Lease, scoreboard: Scoreboard, index: int, asked_to_stop: Callab
         return (now > slot.lease_until and now - header.renewed_at > lease.lease_seconds / 2) or asked_to_stop()
 
     watchdog = Watchdog(lease.worker, lease.lease_seconds / 2)
+    watchdog.duties.append(StackLooks(scoreboard.stacks[index]).look)
     job_stats.start(lease.using)
     perform_alone(lease, slot, scoreboard.slots[index], should_stop, watchdog)
     lock_stats.close()
@@ -229,7 +232,8 @@ def _hold(outcome: Outcome) -> None:
 
 def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
     """Do what a monitor does for one process, until it has ended; returns its wait status."""
-    slot, overtime, monitor = scoreboard.slots[0], Overtime(scoreboard), _Monitor(lease, scoreboard)
+    slot, overtime = scoreboard.slots[0], Overtime(scoreboard)
+    monitor = _Monitor(lease, scoreboard, overtime)
     slot.state = State.RUNNING
     renewed = flagged = looked = time.monotonic()
     while True:
@@ -252,8 +256,8 @@ def _wait(lease: Lease, scoreboard: Scoreboard, renew_seconds: float) -> int:
 class _Monitor:
     """Renews the lease of a job that runs alone in another process, and tells it to stop if it was lost or canceled."""
 
-    def __init__(self, lease: Lease, scoreboard: Scoreboard) -> None:
-        self._lease, self._scoreboard = lease, scoreboard
+    def __init__(self, lease: Lease, scoreboard: Scoreboard, overtime: Overtime) -> None:
+        self._lease, self._scoreboard, self._overtime = lease, scoreboard, overtime
         self._failing = self._lost = False
 
     def do(self, duty: Callable[[], None]) -> None:
@@ -287,7 +291,8 @@ class _Monitor:
             logger.error("job %d has lost its lease while it runs alone; it is asked to stop", lease.job_id)
 
     def flag(self) -> None:
-        flag(self._scoreboard.in_hand(0), self._lease.using)
+        using = self._lease.using
+        self._overtime.note(0, flag(self._scoreboard.in_hand(0), using), using)
 
     def _is_finished(self) -> bool:
         """Whether the job has ended by finish(), while its body still runs."""

@@ -203,6 +203,14 @@ def sleep(seconds):
     note("effect")
 
 
+@task
+def spins():
+    """Never waits, and never looks whether it is to stop."""
+    note("start")
+    while True:
+        pass
+
+
 @task(takes_context=True)
 def patient(context, seconds):
     note("start")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from jobqueue.worker.monitor import stopping
-from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, Scoreboard, Winding
+from jobqueue.worker.shared.scoreboard import KILLED, OVERTIME, Hold, Scoreboard, Winding
 from tests.clocks import Clock
 
 LATE, INNOCENT = 1, 2
@@ -120,3 +120,81 @@ def test_what_is_remembered_about_interrupted_jobs_has_a_bound(child, monkeypatc
         child.run(1, job_id)
         child.looks(6)
     assert list(child.watch._interrupted) == [17, 18, 19]
+
+
+class TestCanceledJobs:
+    """Those that are to be killed."""
+
+    CANCELED, number = 3, 0
+
+    def cancel(self, child, place, seconds):
+        lease_slot = child.run(place, self.CANCELED)
+        key = self.CANCELED, lease_slot.fence
+        self.number += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stopping, "_kills", lambda keys, using: {key: child.clock() + seconds})
+            child.watch.note(0, {key: self.number}, "default")
+        return lease_slot
+
+    def told(self, child):
+        stacks = child.scoreboard.stacks[0]
+        if stacks.question:
+            stacks.write(stacks.question, b"{}")
+
+    def test_it_is_killed_at_its_time_once_the_child_has_told_where_it_is(self, child, monkeypatch):
+        lease_slot, other = self.cancel(child, 0, 10.0), child.run(1, INNOCENT)
+        assert child.looks(8.75) == 0
+        assert not child.scoreboard.stacks[0].question
+        assert child.looks(0.5) == 0
+        self.told(child)
+        assert child.looks(0.5) == 0
+        monkeypatch.setattr(os, "kill", lambda pid, number: None)
+        child.looks(0.5)
+        assert [lease_slot.flags, other.flags, child.slot.blameless] == [KILLED, 0, 1]
+
+    def test_no_job_is_started_beside_it_in_the_last_seconds(self, child):
+        self.cancel(child, 0, 10.0)
+        child.looks(4.75)
+        assert child.slot.winding == Winding.NO
+        child.looks(0.5)
+        assert child.slot.winding != Winding.NO
+
+    def test_a_child_that_tells_nothing_is_killed_all_the_same(self, child):
+        self.cancel(child, 0, 0.0)
+        assert child.looks(stopping.ANSWER_SECONDS, answer=False) == 0
+        assert child.looks(0.25, answer=False) == 1
+
+    def test_a_job_that_stops_in_time_lets_the_child_go_on(self, child):
+        lease_slot = self.cancel(child, 0, 2.0)
+        child.looks(1.5)
+        assert child.scoreboard.stacks[0].question == 1
+        lease_slot.hold = Hold.RETURNED
+        assert child.looks(10) == 0
+        assert child.slot.winding == Winding.NO
+
+    def test_the_next_one_is_asked_for_its_stack_again(self, child):
+        lease_slot = self.cancel(child, 0, 1.0)
+        child.looks(0.5)
+        self.told(child)
+        lease_slot.hold = Hold.RETURNED
+        child.looks(1)
+        self.cancel(child, 0, 1.0)
+        child.looks(0.5)
+        assert child.scoreboard.stacks[0].question == 2
+
+    def test_another_job_in_its_place_is_left_alone(self, child):
+        self.cancel(child, 0, 1.0)
+        child.run(0, INNOCENT)
+        assert child.looks(10) == 0
+
+    def test_a_request_that_is_gone_kills_nobody(self, child):
+        self.cancel(child, 0, 1.0)
+        child.watch.note(0, {}, "default")
+        assert child.looks(10) == 0
+
+    def test_a_job_that_is_late_beside_it_is_still_charged(self, child, monkeypatch):
+        monkeypatch.setattr(os, "kill", lambda pid, number: None)
+        late = child.run(1, LATE, 0.1)
+        lease_slot = self.cancel(child, 0, 3600.0)
+        child.looks(7)
+        assert [lease_slot.flags, late.flags] == [0, OVERTIME]

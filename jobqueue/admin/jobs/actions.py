@@ -15,10 +15,15 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue import transitions
 from jobqueue.admin.dead_letters.redrive_page import form_of, show
-from jobqueue.admin.page.verb_admin import Changed, VerbAdmin, apply
+from jobqueue.admin.page.addresses import link, page_address
+from jobqueue.admin.page.formatting import plain
+from jobqueue.admin.page.verb_admin import ACTION_MAX, Changed, VerbAdmin, apply, confirmation
 from jobqueue.conf import load
+from jobqueue.durations import parse_seconds
+from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job
 from jobqueue.runs.alone import request_alone
+from jobqueue.transitions.killing import jobs_beside
 from jobqueue.validation import IDS_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +38,10 @@ EXTENSIONS: dict[int, StrOrPromise] = {
     21_600: _("6 hours"),
 }
 EXTEND_SECONDS = 900
+#: the name of the field with the time after which a canceled job is killed, and what it says at first
+KILL_AFTER, KILL_AFTER_TIME = "kill_after", "10s"
+#: jobs beside those that are to be killed which the page names
+BESIDE_SHOWN = 200
 
 
 @admin.action(description=_("Retry now"), permissions=["retry"])
@@ -45,6 +54,38 @@ def retry(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model
 def cancel(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> None:
     """End waiting jobs now, and ask running jobs to stop."""
     apply(model_admin, request, queryset, "cancel", transitions.cancel, _canceled, allowed=("READY", "PROCESSING"))
+
+
+@admin.action(description=_("Stop for good (asks first, then kills the worker process)"), permissions=["cancel"])
+def kill(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+    """Show the jobs beside the chosen ones; when that is confirmed, ask these to stop, and kill those that do not."""
+    given = request.POST.get(KILL_AFTER, KILL_AFTER_TIME)
+    if request.POST.get("confirm") == "yes":
+        try:
+            seconds = parse_seconds(given, zero=True)
+        except InvalidValue as error:
+            model_admin.message_user(request, str(error), messages.ERROR)
+        else:
+            verb = partial(transitions.cancel, kill_after_seconds=seconds)
+            words = f"cancel kill_after={seconds:g}"
+            apply(model_admin, request, queryset, words, verb, _canceled, allowed=("READY", "PROCESSING"))
+            return None
+    rows = model_admin.states_of(queryset.order_by("pk")[:ACTION_MAX])
+    ids = [row_id for row_id, state in rows if state == "PROCESSING"]
+    if not ids:
+        model_admin.message_user(request, gettext("None of the chosen jobs runs."), messages.WARNING)
+        return None
+    count = ngettext("%(n)d running job", "%(n)d running jobs", len(ids)) % {"n": len(ids)}
+    return confirmation(
+        model_admin,
+        request,
+        "kill",
+        ids,
+        title=gettext("Stop %(what)s for good?") % {"what": count},
+        submit=gettext("Stop for good"),
+        notes=list(_killed_with(ids)),
+        fields=[(KILL_AFTER, gettext("Kill after"), given)],
+    )
 
 
 @admin.action(description=_("Discard (remove from the dead letters)"), permissions=["discard"])
@@ -90,11 +131,12 @@ def redrive(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Mod
     return show(request, model_admin.admin_site, form)
 
 
-ALL = (retry, cancel, discard, release, extend, run_alone, redrive)
+ALL = (retry, cancel, kill, discard, release, extend, run_alone, redrive)
 #: labels of the buttons on a job's page
 BUTTONS: dict[str, StrOrPromise] = {
     "retry": _("Retry now"),
     "cancel": _("Cancel"),
+    "kill": _("Stop for good"),
     "discard": _("Discard"),
     "extend": _("Extend lease"),
     "release": _("Release lease"),
@@ -121,6 +163,20 @@ def _requested(changed: Changed) -> Iterator[str]:
         "%(n)d jobs are to run, each in a process of its own; the page of redrives shows the results.",
         len(changed),
     ) % {"n": len(changed)}
+
+
+def _killed_with(ids: list[int]) -> Iterator[str]:
+    """What happens, and the jobs beside those of these ids."""
+    yield gettext("They are asked to stop. The worker process of one that still runs after this time is killed.")
+    beside = jobs_beside(ids, using=load().database)
+    if not beside:
+        yield gettext("No other job runs in their processes now.")
+        return
+    yield gettext("These jobs run in the same processes now. They are killed too, and run again from their beginning:")
+    for one in beside[:BESIDE_SHOWN]:
+        yield link(page_address("job", one.id), f"#{one.id} {plain(one.task or one.queue)}")
+    if len(beside) > BESIDE_SHOWN:
+        yield gettext("and %(n)d more") % {"n": len(beside) - BESIDE_SHOWN}
 
 
 def _canceled(changed: Changed) -> Iterator[str]:

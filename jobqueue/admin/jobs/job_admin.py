@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -45,7 +43,7 @@ from jobqueue.admin.page.formatting import (
     task_cell,
 )
 from jobqueue.admin.page.keyset import Page
-from jobqueue.admin.page.verb_admin import ACTION_MAX, VerbAdmin, VerbList, apply, needs
+from jobqueue.admin.page.verb_admin import ACTION_MAX, VerbAdmin, VerbList, apply, confirmation, needs
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.db.time_limit import time_limit
@@ -209,14 +207,8 @@ def prune(model_admin: VerbAdmin, request: HttpRequest, queryset: QuerySet[Model
         more = gettext("Only the first %(n)d of the chosen jobs are looked at; repeat the action for the others.")
         notes.append(more % {"n": ACTION_MAX})
     count = ngettext("%(n)d ended job", "%(n)d ended jobs", len(ids)) % {"n": len(ids)}
-    context = model_admin.admin_site.each_context(request) | {
-        "title": gettext("Delete %(what)s?") % {"what": count},
-        "opts": model_admin.opts,
-        "ids": ids,
-        "checkbox": ACTION_CHECKBOX_NAME,
-        "notes": notes,
-    }
-    return TemplateResponse(request, "admin/jobqueue/prune.html", context)
+    title = gettext("Delete %(what)s?") % {"what": count}
+    return confirmation(model_admin, request, "prune", ids, title=title, submit=gettext("Delete"), notes=notes)
 
 
 @admin.register(Job)

@@ -50,6 +50,7 @@ from jobqueue.models.job import QUARANTINED
 from jobqueue.ordering import SCHEDULED
 from jobqueue.payload import JSON
 from jobqueue.runs.alone import is_requested
+from jobqueue.transitions.killing import kill_at
 
 
 class Progress(NamedTuple):
@@ -115,6 +116,10 @@ def what_next(job: ShownJob, reasons: Sequence[Explanation]) -> str:
         return _waiting(job, reasons)
     if state == "expired":
         return gettext("Its lease has expired. The next reaper makes it ready again, or ends it if no attempt is left.")
+    kill = kill_at(job.options, job.fence) if job.cancel_requested_at is not None else None
+    if state == "running" and kill is not None:
+        left = span(max(0.0, (kill - job.now).total_seconds()))
+        return gettext("It was canceled. If it still runs in %(time)s, its worker process is killed.") % {"time": left}
     if state == "running":
         text = gettext("Its worker renews the lease while the job runs. Without renewal the lease ends in %(time)s.")
         return text % {"time": span((job.lock_until - job.now).total_seconds())}
@@ -162,6 +167,7 @@ _NOTES: dict[str, StrOrPromise] = {
     "retry": _("It runs again as soon as a worker is free, with new attempts."),
     "run_alone": _("It runs in a worker process of its own, so that a crash ends no other job."),
     "cancel": _("It ends and does not run."),
+    "kill": _("It is asked to stop, and after some time its worker process is killed. The next page asks first."),
     "discard": _("It leaves the dead letters and does not run again."),
     "extend": _(
         "Until then nobody takes the job away, even if its worker does not renew the lease. A worker that renews it "

@@ -40,7 +40,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "ready": ("cancel", "discard"),
     "scheduled": ("retry", "cancel", "discard"),
     "held": ("retry", "run_alone", "cancel", "discard"),
-    "running": ("cancel", "extend", "release"),
+    "running": ("cancel", "kill", "extend", "release"),
     "expired": ("cancel", "release"),
     "failed": ("retry", "discard"),
     "canceled": ("retry",),

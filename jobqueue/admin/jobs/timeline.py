@@ -18,6 +18,7 @@ from jobqueue.admin.page.formatting import plain, relative, short_class, short_w
 from jobqueue.failures import FailureCause
 from jobqueue.models import Job
 from jobqueue.requested import REQUESTED_ENDS
+from jobqueue.signals import RunOutcome
 
 #: runs that are shown, the last ones
 RUNS_SHOWN = 10
@@ -27,6 +28,7 @@ _SAME = timedelta(milliseconds=500)
 _KINDS: dict[str, str] = {
     FailureCause.LOST: "lost",
     **{end.outcome: "back" if end.again else "canceled" for end in REQUESTED_ENDS},
+    RunOutcome.CANCELED: "canceled",
 }
 _ENDS = {Job.Status.DONE: "done", Job.Status.FAILED: "failed", Job.Status.CANCELED: "canceled"}
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
 from jobqueue.conf import MaskSettings
@@ -26,6 +27,7 @@ from jobqueue.masking import mask_tail, mask_text, mask_value, own_rules
 from jobqueue.models import FlowRule, Job
 from jobqueue.payload import JSON
 from jobqueue.requested import REQUESTED_ENDS
+from jobqueue.signals import RunOutcome
 from jobqueue.validation import readable_key
 
 if TYPE_CHECKING:
@@ -259,7 +261,10 @@ def marked(rate: float | None, text: str) -> str:
 
 CAUSES: dict[str, StrOrPromise] = {cause: cause.label for cause in FailureCause}
 #: what an attempt may have besides
-REQUESTED: dict[str, StrOrPromise] = {end.outcome: end.label for end in REQUESTED_ENDS}
+REQUESTED: dict[str, StrOrPromise] = {
+    **{end.outcome: end.label for end in REQUESTED_ENDS},
+    RunOutcome.CANCELED: _("canceled"),
+}
 
 
 TAIL_CHARS, LINE_CHARS = 500, 200

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import Error
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -175,6 +177,34 @@ def apply(
         said.append(gettext("Nothing was changed: the rows that you chose are no longer in this list."))
     if said:
         model_admin.message_user(request, " ".join(said), messages.SUCCESS if changed else messages.WARNING)
+
+
+def confirmation(
+    model_admin: VerbAdmin,
+    request: HttpRequest,
+    verb: str,
+    ids: Sequence[int],
+    *,
+    title: str,
+    submit: str,
+    notes: Sequence[str],
+    fields: Sequence[tuple[str, str, str]] = (),
+) -> HttpResponse:
+    """The page that asks before a verb changes rows; the answer is posted as the action with confirm=yes.
+
+    `fields`: name, label and value of each input.
+    """
+    context = model_admin.admin_site.each_context(request) | {
+        "title": title,
+        "opts": model_admin.opts,
+        "verb": verb,
+        "ids": ids,
+        "checkbox": ACTION_CHECKBOX_NAME,
+        "notes": notes,
+        "fields": fields,
+        "submit": submit,
+    }
+    return TemplateResponse(request, "admin/jobqueue/confirm_verb.html", context)
 
 
 class RunAdmin(ReadOnlyAdmin):

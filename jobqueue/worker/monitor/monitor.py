@@ -149,7 +149,7 @@ class Monitor:
         waits = False
         for index, _ in self._living():
             in_hand = self.scoreboard.in_hand(index)
-            flag(in_hand, self.using)
+            self.overtime.note(index, flag(in_hand, self.using), self.using)
             waits = waits or any(lease_slot.hold == Hold.WAITING for lease_slot in in_hand.values())
         self.next_flags = time.monotonic() + (TICK_SECONDS if waits else FLAG_SECONDS)
 

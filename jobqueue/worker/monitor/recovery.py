@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from django.db import connections
 
@@ -20,9 +22,10 @@ from jobqueue.models import Job
 from jobqueue.models.job import ALONE_REASON
 from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.transitions import Lease
+from jobqueue.transitions.killing import end_killed
 from jobqueue.transitions.leases import free_of
 from jobqueue.transitions.releasing import end_as_requested, hold_many
-from jobqueue.worker.shared.scoreboard import OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
+from jobqueue.worker.shared.scoreboard import KILLED, OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -51,7 +54,8 @@ class Recovery:
     def settle_dead(self) -> None:
         """Settle the jobs that a dead child had ended, charge those that ran, and release the rest.
 
-        A job that ran is charged with an attempt, because it may have killed the process.
+        A job that ran is charged with an attempt, because it may have killed the process; but not if the worker has
+        done so.
         """
         for index, slot in enumerate(self._scoreboard.slots):
             if slot.state == State.DEAD:
@@ -82,7 +86,8 @@ class Recovery:
             REQUESTED_ENDS[lease_slot.requested].count_in(slot)
             _end_as_requested(lease, lease_slot)
             self._tick()
-        ran = [] if slot.blameless else holds.pop(Hold.RUNNING, [])
+        killed = self._end_killed(index, holds)
+        ran = [] if slot.blameless else holds.pop(Hold.RUNNING)
         problem: JobQueueError = JobLost(f"its worker process {name} {how} while it ran")
         if late := [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]:
             # These caused the kill: the other jobs run again without a charge.
@@ -94,12 +99,19 @@ class Recovery:
         rest = [lease for group in holds.values() for lease in group]
         self._give_back(index, rest)
         slot.failed += len(ran) + len(failed)
-        slot.finished += len(returned) + len(ran) + len(failed) + len(requested)
+        slot.finished += len(returned) + len(ran) + len(failed) + len(requested) + len(killed)
         slot.claimed -= len(holds[Hold.WAITING])
         if not slot.exit:
-            self._retired(name, _why_killed(slot) if slot.blameless else how)
-        if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested)):
+            self._retired(name, _why_killed(slot, killed) if slot.blameless else how)
+        if told := _jobs(len(returned), len(failed), len(ran), len(rest), len(requested), len(killed)):
             logger.warning("%s %s; %s", name, how, told)
+
+    def _end_killed(self, index: int, holds: dict[Hold, list[Lease]]) -> list[Lease]:
+        """End the jobs for whose sake the child was killed, and take them out of `holds`."""
+        running = holds[Hold.RUNNING]
+        killed = [lease for lease in running if end_if_killed(lease, self._scoreboard, index)]
+        holds[Hold.RUNNING] = [lease for lease in running if lease not in killed]
+        return killed
 
     def _give_back(self, index: int, leases: list[Lease]) -> None:
         if index == self._options.processes:
@@ -141,7 +153,19 @@ def _charge(lease: Lease, problem: JobQueueError, how: str) -> None:
         )
 
 
-def _why_killed(slot: ProcessSlot) -> str:
+def end_if_killed(lease: Lease, scoreboard: Scoreboard, index: int) -> bool:
+    """End a job for whose sake its process, the child `index`, was killed: it was canceled and did not stop."""
+    lease_slot = scoreboard.in_hand(index).get((lease.job_id, lease.fence))
+    if lease_slot is None or not lease_slot.flags & KILLED:
+        return False
+    told: Mapping[str, Any] = json.loads(scoreboard.stacks[index].answer() or b"{}")
+    places = [place for place in told.get("places", ()) if [lease.job_id, lease.fence] in place["jobs"]]
+    return end_killed(lease, places[0]["stack"] if places else [])
+
+
+def _why_killed(slot: ProcessSlot, killed: Sequence[Lease]) -> str:
+    if killed:
+        return f"killed because job {killed[0].job_id} was canceled and did not stop"
     return "killed because a signal had stopped it" if slot.paused else "killed at the end of --shutdown-timeout"
 
 
@@ -158,12 +182,13 @@ def _end_as_requested(lease: Lease, lease_slot: LeaseSlot) -> None:
         end_as_requested(lease, lease_slot.kept_requested())
 
 
-def _jobs(returned: int, failed: int, charged: int, given_back: int, requested: int = 0) -> str:
+def _jobs(returned: int, failed: int, charged: int, given_back: int, requested: int = 0, killed: int = 0) -> str:
     """What became of its jobs."""
     words = {
         "had returned": returned,
         "had failed": failed,
         _HAD_REQUESTED: requested,
+        "canceled": killed,
         "charged with an attempt": charged,
         "given back without using an attempt": given_back,
     }

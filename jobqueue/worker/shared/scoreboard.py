@@ -82,7 +82,7 @@ class Hold(IntEnum):
     REQUESTED = 6  # its body requested an end, which is here and not yet in the database
 
 
-LOST, CANCEL, OVERTIME = 1, 2, 4
+LOST, CANCEL, OVERTIME, KILLED = 1, 2, 4, 8
 RESULT_BYTES, TOKEN_BYTES = 256, 16
 
 #: a count that continues when a child is replaced
