@@ -169,25 +169,26 @@ def add(
 
 def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
     """Insert one checked job without a dedupe key; its id and created_at."""
-    connection, created_at = connections[using], None
+    connection, instant = connections[using], None
     with enqueueing([job]) as span:
         jobs = _with_headers([job], span.headers)
         _warn_if_early(jobs)
         (job,) = check_room(jobs, using).jobs
         if job.ordering_key is None and not job.tags:
             work = dated_insertion(job, connection)
-            job_id, created_at = retry_transient("enqueue", work, using=using, repeatable=False)
+            job_id, instant = retry_transient("enqueue", work, using=using, repeatable=False)
         else:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
         span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
-    if created_at is not None:
-        return job_id, read_created_at(created_at, connection)
+    if instant is not None:
+        return job_id, read_created_at(instant, connection)
     # Not in the unit above: a repeated read must not repeat the INSERT.
-    return job_id, _created_at(job_id, using)
+    return job_id, created_at(job_id, using)
 
 
-def _created_at(job_id: int, using: str) -> datetime:
+def created_at(job_id: int, using: str) -> datetime:
+    """When a job that was inserted just now was created; after an error outside of a transaction, this host's time."""
     try:
         return retry_transient("enqueue", lambda: insert.created_at(job_id, using), using=using)
     except (Error, DatabaseBusy) as error:
