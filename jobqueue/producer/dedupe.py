@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
 from django.db.models import F, Q
@@ -69,7 +69,8 @@ def _key_row(queue: str, key: bytes, using: str) -> _KeyRow | None:
 @cache
 def _key_rows(using: str, seconds: float | None) -> Prepared:
     # Prepared: Django takes longer to build this query than the database to insert the job.
-    slots = {name: Slot(slot, Job._meta.get_field(name)) for name, slot in (("queue", "queue"), ("dedupe_key", "key"))}
+    fields: dict[str, Any] = {field.name: field for field in Job._meta.concrete_fields}
+    slots = {"queue": Slot("queue", fields["queue"]), "dedupe_key": Slot("key", fields["dedupe_key"])}
     rows = Job.objects.using(using).filter(**slots).annotate(lapsed=_lapsed(seconds))
     return prepare_rows(rows.values_list("pk", *_KeyRow._fields[1:]))
 
@@ -102,11 +103,12 @@ def holders(queue: str, keys: Sequence[bytes], *, using: str) -> Holders:
 def free(queue: str, key: bytes, *, using: str) -> None:
     """Take the key from a job whose hold has run out; keep it as released_key for retry, unless it was for the wait."""
     found = _key_row(queue, key, using)
-    if found is not None and found.lapsed:
-        # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
-        row = in_state([found.id], found.status, using=using).filter(dedupe_key=key, fence=found.fence)
-        released = None if found.unique_mode == WAITING else key
-        row.update(released_key=released, dedupe_key=None, updated_at=UtcNow())
+    if found is None or not found.lapsed:
+        return
+    job_id, status, fence, mode, _ = found
+    # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
+    row = in_state([job_id], status, using=using).filter(dedupe_key=key, fence=fence)
+    row.update(released_key=None if mode == WAITING else key, dedupe_key=None, updated_at=UtcNow())
 
 
 def _lapsed(seconds: float | None) -> Q:

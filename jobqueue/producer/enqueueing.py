@@ -15,16 +15,16 @@ from functools import partial
 
 from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 
 from jobqueue import wakeup
 from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
-from jobqueue.db.callers_transaction import in_callers_transaction, send_after_commit
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
-from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue
+from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.middleware.chain import CONTEXT, NewJobContext, chain, context_of
 from jobqueue.otel import enqueueing
 from jobqueue.payload import JSON, decode, encode
@@ -167,38 +167,21 @@ def add(
     return job_id
 
 
-def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
-    """Insert one checked job without a dedupe key; its id and created_at."""
-    connection, instant = connections[using], None
+def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime | None]:
+    """Insert one checked job without a dedupe key; its id, and its created_at if the INSERT returned it."""
+    connection, created_at = connections[using], None
     with enqueueing([job]) as span:
         jobs = _with_headers([job], span.headers)
         _warn_if_early(jobs)
         (job,) = check_room(jobs, using).jobs
         if job.ordering_key is None and not job.tags:
             work = dated_insertion(job, connection)
-            job_id, instant = retry_transient("enqueue", work, using=using, repeatable=False)
+            job_id, created_at = retry_transient("enqueue", work, using=using, repeatable=False)
         else:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
         span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
-    if instant is not None:
-        return job_id, read_created_at(instant, connection)
-    # Not in the unit above: a repeated read must not repeat the INSERT.
-    return job_id, created_at(job_id, using)
-
-
-def created_at(job_id: int, using: str) -> datetime:
-    """When a job that was inserted just now was created; after an error outside of a transaction, this host's time."""
-    try:
-        return retry_transient("enqueue", lambda: insert.created_at(job_id, using), using=using)
-    except (Error, DatabaseBusy) as error:
-        if in_callers_transaction(connections[using]):
-            raise
-        # The job is committed; after an error the caller would enqueue it again.
-        logger.warning(
-            "job %d was added, but its created_at cannot be read (%s): it gets this host's time", job_id, error
-        )
-        return datetime.now(UTC)
+    return job_id, None if created_at is None else read_created_at(created_at, connection)
 
 
 def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[int, NewJob] | None = None) -> list[int]:

@@ -17,9 +17,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import read_now
-from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
-from jobqueue.db.prepared import Prepared, in_chunks, prepare_rows
+from jobqueue.db.prepared import in_chunks
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
 
@@ -138,7 +137,7 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
 
 
 def dated_insertion(job: NewJob, connection: BaseDatabaseWrapper) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None: not read)."""
+    """A function that inserts `job`, without a key; its id, and what insert_one() gives for its created_at."""
     columns, (row,) = _columns([job], connection)
     return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
@@ -147,21 +146,6 @@ def read_created_at(value: Any, connection: BaseDatabaseWrapper) -> datetime:
     """created_at from what the driver gave for it."""
     found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connection)
     return found
-
-
-def created_at(job_id: int, using: str) -> datetime:
-    """When a job that was inserted just now was created, by the database's clock."""
-    found = _created_at(using).rows(job_id=job_id)
-    # The job may have run and its row may have been deleted already.
-    return found[0][0] if found else read_now(using)
-
-
-@cache
-def _created_at(using: str) -> Prepared:
-    from jobqueue.models import Job
-
-    rows = Job.objects.using(using).filter(pk=Slot("job_id", Job._meta.pk))
-    return prepare_rows(rows.values_list("created_at"))
 
 
 class _Table(NamedTuple):
