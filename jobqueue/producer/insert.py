@@ -164,10 +164,13 @@ def _job_table() -> _Table:
 
 def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns that must be given, and their values for each job."""
-    every = zip(OPTIONAL_COLUMNS.items(), zip(*map(_OPTIONAL, jobs), strict=True), strict=True)
-    count = len(jobs)
     given: dict[str, Sequence[Any]] = {"queue": [job.queue for job in jobs], "payload": [job.payload for job in jobs]}
-    given |= {name: own for (name, default), own in every if own.count(default) < count}
+    if len(jobs) == 1:
+        each = zip(OPTIONAL_COLUMNS.items(), _OPTIONAL(jobs[0]), strict=True)
+        given |= {name: [value] for (name, default), value in each if value != default}
+    else:
+        every, count = zip(OPTIONAL_COLUMNS.items(), zip(*map(_OPTIONAL, jobs), strict=True), strict=True), len(jobs)
+        given |= {name: own for (name, default), own in every if own.count(default) < count}
     if None in given.get("run_at", ()):
         # A statement leaves the column out for all of its jobs, or for none.
         now = read_now(connection.alias)
@@ -184,6 +187,8 @@ def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[l
 
 def _prepared(field: Any, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:
     """The driver's parameters for `values`. Equal ones are prepared once, and most columns have equal ones."""
+    if len(values) == 1:
+        return [field.get_db_prep_save(values[0], connection)]
     found = {value: field.get_db_prep_save(value, connection) for value in set(values)}
     return [found[value] for value in values]
 
