@@ -80,7 +80,8 @@ class JobTask(TaskSpec, _Base[P, T], Generic[P, T]):
         refuse_unknown(given, UsingFields.__annotations__, "using()")
         # Not by replace(), which would register it, nor by copy(): Django 6.1 would look the function up by its path.
         changes, made = {name: value for name, value in given.items() if value is not None}, object.__new__(type(self))
-        for name in _field_names(type(self)):
+        kind: Any = type(self)
+        for name in _field_names(kind):
             object.__setattr__(made, name, changes[name] if name in changes else getattr(self, name))
         made._check(given)
         return made
