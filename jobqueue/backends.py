@@ -205,17 +205,21 @@ class JobQueueBackend(BaseTaskBackend):
     def _add(self, task: AnyTask, payload: dict[str, JSON], job: NewJob) -> TaskResult[JSON]:
         """Insert the job and send the signal in one thread, so that cancelling the caller cannot lose the signal."""
         # Models are imported late: @task makes a backend before the app registry is ready.
-        from jobqueue.tasks.results import holding_result, new_result
+        from jobqueue.tasks.results import holding_result, new_result, unread_result
 
         (job,) = with_context([job])
         if (expires := spec_of(task).expiry) is not None:
             job = replace(job, expires_at=self._expires_at(expires, job.run_at))
-        using = self.database
+        using, created_at, added = self.database, None, dict[int, NewJob]()
         if job.dedupe_key is None:
             job_id, created_at = add_dated(job, using=using)
-            result = new_result(job_id, created_at, task, payload, alias=self.alias)
         else:
-            job_id = add(job, using=using)
+            job_id = add(job, using=using, added=added)
+        if created_at is not None:
+            result = new_result(job_id, created_at, task, payload, alias=self.alias)
+        elif job.dedupe_key is None or job_id in added:
+            result = unread_result(job_id, task, payload, alias=self.alias, using=using)
+        else:
             result = holding_result(job_id, task, payload, alias=self.alias, using=using)
         self._announce([result])
         return result

@@ -337,9 +337,11 @@ def check_options(spec: TaskSpec, path: str, names: Collection[str] = OPTIONS) -
     Raises InvalidType and InvalidValue with the path of the task.
     """
     try:
-        for name, option in OPTIONS.items():
+        for name in names:
+            if (option := OPTIONS.get(name)) is None:
+                continue
             value = getattr(spec, name)
-            if name in names and not (value is None and getattr(NO_OPTIONS, name) is None):
+            if not (value is None and getattr(NO_OPTIONS, name) is None):
                 object.__setattr__(spec, name, option.check(value, name))
         _check_together(spec)
     except (InvalidType, InvalidValue) as error:

@@ -230,7 +230,7 @@ class Statements:
     def insert_one(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
     ) -> tuple[int, Parameter]:
-        """Insert one row; returns its id, and its column `also`; None if it cannot be read."""
+        """Insert one row; returns its id, and its column `also`: None where an INSERT cannot return it."""
         sql, params = self._insert_sql(connection, table, columns, [row])
         with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
             cursor.execute(f"{sql} RETURNING id, {also}", params)

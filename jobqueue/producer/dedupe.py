@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
-from typing import TypeAlias
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError, connections
 from django.db.models import F, Q
@@ -19,13 +19,15 @@ from jobqueue import wakeup
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DedupeConflict
 from jobqueue.gates.waiting import ended_unstarted, open_again
 from jobqueue.middleware.chain import CONTEXT
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
-from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW, JobQuerySet
+from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import SCHEDULED, lanes
 from jobqueue.ordering.promote import promote_next
@@ -48,18 +50,29 @@ class Holders(dict[bytes, int]):
         self.stale: set[bytes] = set()
 
 
-def holder(queue: str, key: bytes, *, using: str, after_conflict: bool = False) -> int | None:
-    """The id of the job that holds `key`, or None.
+class _KeyRow(NamedTuple):
+    """The job that has a key; `lapsed`: it holds it no longer."""
 
-    After a unique conflict it reads past the caller's snapshot: in REPEATABLE READ the winner is not in it.
-    A shared lock on the index entry does that without touching the job's row, so its holder can still settle it.
-    """
-    found = holders(queue, [key], using=using)
-    if key in found:
-        return found[key]
-    if not after_conflict or key in found.stale:
-        return None
-    return _newest_id(queue, key, using)
+    id: int
+    status: int
+    fence: int
+    unique_mode: int
+    lapsed: bool
+
+
+def _key_row(queue: str, key: bytes, using: str) -> _KeyRow | None:
+    """The job that has `key`, as this transaction sees it. Locks nothing."""
+    found = _key_rows(using, load().dedupe_seconds).rows(queue=queue, key=key)
+    return _KeyRow(*found[0]) if found else None
+
+
+@cache
+def _key_rows(using: str, seconds: float | None) -> Prepared:
+    # Prepared: Django takes longer to build this query than the database to insert the job.
+    fields: dict[str, Any] = {field.name: field for field in Job._meta.concrete_fields}
+    slots = {"queue": Slot("queue", fields["queue"]), "dedupe_key": Slot("key", fields["dedupe_key"])}
+    rows = Job.objects.using(using).filter(**slots).annotate(lapsed=_lapsed(seconds))
+    return prepare_rows(rows.values_list("pk", *_KeyRow._fields[1:]))
 
 
 def _newest_id(queue: str, key: bytes, using: str) -> int | None:
@@ -77,7 +90,8 @@ def _newest_id(queue: str, key: bytes, using: str) -> int | None:
 def holders(queue: str, keys: Sequence[bytes], *, using: str) -> Holders:
     """Which of `keys` are held, and by which jobs. Locks nothing."""
     found = Holders()
-    rows = Job.objects.using(using).filter(queue=queue, dedupe_key__in=list(keys)).annotate(lapsed=_lapsed())
+    rows = Job.objects.using(using).filter(queue=queue, dedupe_key__in=list(keys))
+    rows = rows.annotate(lapsed=_lapsed(load().dedupe_seconds))
     for job_id, key, lapsed in rows.values_list("pk", "dedupe_key", "lapsed"):
         if lapsed:
             found.stale.add(key)
@@ -88,19 +102,20 @@ def holders(queue: str, keys: Sequence[bytes], *, using: str) -> Holders:
 
 def free(queue: str, key: bytes, *, using: str) -> None:
     """Take the key from a job whose hold has run out; keep it as released_key for retry, unless it was for the wait."""
-    rows: JobQuerySet = Job.objects.using(using).filter(queue=queue, dedupe_key=key).annotate(lapsed=_lapsed())
-    for job_id, status, fence, mode in rows.filter(lapsed=True).values_list("pk", "status", "fence", "unique_mode"):
-        # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
-        row = in_state([job_id], status, using=using).filter(dedupe_key=key, fence=fence)
-        row.update(released_key=None if mode == WAITING else key, dedupe_key=None, updated_at=UtcNow())
+    found = _key_row(queue, key, using)
+    if found is None or not found.lapsed:
+        return
+    job_id, status, fence, mode, _ = found
+    # Key and state again in the WHERE: another enqueue may have freed it, or a retry revived the job.
+    row = in_state([job_id], status, using=using).filter(dedupe_key=key, fence=fence)
+    row.update(released_key=None if mode == WAITING else key, dedupe_key=None, updated_at=UtcNow())
 
 
-def _lapsed() -> Q:
+def _lapsed(seconds: float | None) -> Q:
     """Whether a job that has a key holds it no longer.
 
     Also of jobs whose claim did not free it, as that of another program; `fence` says that there was one.
     """
-    seconds = load().dedupe_seconds
     ended = ~Q(status__in=LIVE)
     in_window = Q(pk__isnull=True) if seconds is None else Q(finished_at__lt=UtcNowPlus(-seconds))
     return (
@@ -122,14 +137,19 @@ def add(job: NewJob, using: str, until: float, added: dict[int, NewJob]) -> int:
         if (earlier := written_before(job, using, added)) is not None:
             return earlier
         with bounded_wait(until, using) if attempt else nullcontext():
-            found = holder(job.queue, job.dedupe_key, using=using, after_conflict=attempt > 0)
+            row = _key_row(job.queue, job.dedupe_key, using)
+            # After a conflict it reads past the caller's snapshot: in REPEATABLE READ the winner is not in it. A shared
+            # lock on the index entry does that without touching the job's row, so its holder can still settle it.
+            newest = _newest_id(job.queue, job.dedupe_key, using) if attempt and row is None else None
+        found = newest if row is None or row.lapsed else row.id
         if found is not None and (not job.replaces or replace_waiting(found, job, using, until)):
             return found
         # One that was claimed meanwhile holds its key no longer, even if an old snapshot shows it as it was.
         try:
             # The savepoint keeps the caller's transaction usable when the key is taken meanwhile.
             with bounded_wait(until, using):
-                free(job.queue, job.dedupe_key, using=using)
+                if attempt or row is not None:
+                    free(job.queue, job.dedupe_key, using=using)
                 (job_id,) = add_plain([job], using, until, added)
         except IntegrityError:
             continue

@@ -15,16 +15,16 @@ from functools import partial
 
 from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 
 from jobqueue import wakeup
 from jobqueue.compat import Task
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
-from jobqueue.db.callers_transaction import in_callers_transaction, send_after_commit
+from jobqueue.db.callers_transaction import send_after_commit
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_looked_up, retry_transient
-from jobqueue.exceptions import DatabaseBusy, InsideCoroutine, InvalidType, InvalidValue
+from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.middleware.chain import CONTEXT, NewJobContext, chain, context_of
 from jobqueue.otel import enqueueing
 from jobqueue.payload import JSON, decode, encode
@@ -167,8 +167,8 @@ def add(
     return job_id
 
 
-def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
-    """Insert one checked job without a dedupe key; its id and created_at."""
+def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime | None]:
+    """Insert one checked job without a dedupe key; its id, and its created_at if the INSERT returned it."""
     connection, created_at = connections[using], None
     with enqueueing([job]) as span:
         jobs = _with_headers([job], span.headers)
@@ -181,23 +181,7 @@ def add_dated(job: NewJob, *, using: str) -> tuple[int, datetime]:
             (job_id,) = retry_transient("enqueue", insertion([job], using, _key_wait()), using=using, repeatable=False)
         span.wrote([job_id], 1)
     _announce({job_id: job}, [job_id], using)
-    if created_at is not None:
-        return job_id, read_created_at(created_at, connection)
-    # Not in the unit above: a repeated read must not repeat the INSERT.
-    return job_id, _created_at(job_id, using)
-
-
-def _created_at(job_id: int, using: str) -> datetime:
-    try:
-        return retry_transient("enqueue", lambda: insert.created_at(job_id, using), using=using)
-    except (Error, DatabaseBusy) as error:
-        if in_callers_transaction(connections[using]):
-            raise
-        # The job is committed; after an error the caller would enqueue it again.
-        logger.warning(
-            "job %d was added, but its created_at cannot be read (%s): it gets this host's time", job_id, error
-        )
-        return datetime.now(UTC)
+    return job_id, None if created_at is None else read_created_at(created_at, connection)
 
 
 def add_many(jobs: Sequence[NewJob], *, using: str | None = None, added: dict[int, NewJob] | None = None) -> list[int]:

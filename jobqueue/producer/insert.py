@@ -17,9 +17,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from jobqueue.db import vendor, vendor_of
 from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import read_now
-from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import Encoded
-from jobqueue.db.prepared import Prepared, in_chunks, prepare_rows
+from jobqueue.db.prepared import in_chunks
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.ordering import KEY_GATE, SCHEDULED, WAITS
 
@@ -138,7 +137,7 @@ def _in_lanes(work: Callable[[], list[int]], jobs: Sequence[NewJob], using: str,
 
 
 def dated_insertion(job: NewJob, connection: BaseDatabaseWrapper) -> Callable[[], tuple[int, Any]]:
-    """A function that inserts `job`, without a key; its id, and created_at as the driver gives it (None: not read)."""
+    """A function that inserts `job`, without a key; its id, and what insert_one() gives for its created_at."""
     columns, (row,) = _columns([job], connection)
     return partial(vendor_of(connection).insert_one, connection, _job_table().name, columns, row, "created_at")
 
@@ -147,21 +146,6 @@ def read_created_at(value: Any, connection: BaseDatabaseWrapper) -> datetime:
     """created_at from what the driver gave for it."""
     found: datetime = _job_table().fields["created_at"].from_db_value(value, None, connection)
     return found
-
-
-def created_at(job_id: int, using: str) -> datetime:
-    """When a job that was inserted just now was created, by the database's clock."""
-    found = _created_at(using).rows(job_id=job_id)
-    # The job may have run and its row may have been deleted already.
-    return found[0][0] if found else read_now(using)
-
-
-@cache
-def _created_at(using: str) -> Prepared:
-    from jobqueue.models import Job
-
-    rows = Job.objects.using(using).filter(pk=Slot("job_id", Job._meta.pk))
-    return prepare_rows(rows.values_list("created_at"))
 
 
 class _Table(NamedTuple):
@@ -180,10 +164,13 @@ def _job_table() -> _Table:
 
 def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns that must be given, and their values for each job."""
-    every = zip(OPTIONAL_COLUMNS.items(), zip(*map(_OPTIONAL, jobs), strict=True), strict=True)
-    count = len(jobs)
     given: dict[str, Sequence[Any]] = {"queue": [job.queue for job in jobs], "payload": [job.payload for job in jobs]}
-    given |= {name: own for (name, default), own in every if own.count(default) < count}
+    if len(jobs) == 1:
+        each = zip(OPTIONAL_COLUMNS.items(), _OPTIONAL(jobs[0]), strict=True)
+        given |= {name: [value] for (name, default), value in each if value != default}
+    else:
+        every, count = zip(OPTIONAL_COLUMNS.items(), zip(*map(_OPTIONAL, jobs), strict=True), strict=True), len(jobs)
+        given |= {name: own for (name, default), own in every if own.count(default) < count}
     if None in given.get("run_at", ()):
         # A statement leaves the column out for all of its jobs, or for none.
         now = read_now(connection.alias)
@@ -200,6 +187,8 @@ def _columns(jobs: Sequence[NewJob], connection: BaseDatabaseWrapper) -> tuple[l
 
 def _prepared(field: Any, values: Sequence[Any], connection: BaseDatabaseWrapper) -> list[Any]:
     """The driver's parameters for `values`. Equal ones are prepared once, and most columns have equal ones."""
+    if len(values) == 1:
+        return [field.get_db_prep_save(values[0], connection)]
     found = {value: field.get_db_prep_save(value, connection) for value in set(values)}
     return [found[value] for value in values]
 

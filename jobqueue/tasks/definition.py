@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -78,10 +79,10 @@ class JobTask(TaskSpec, _Base[P, T], Generic[P, T]):
         """
         refuse_unknown(given, UsingFields.__annotations__, "using()")
         # Not by replace(), which would register it, nor by copy(): Django 6.1 would look the function up by its path.
-        changes, made = dict[str, Any](given), object.__new__(type(self))
-        for name in (field.name for field in fields(self)):
-            value = changes.get(name)
-            object.__setattr__(made, name, getattr(self, name) if value is None else value)
+        changes, made = {name: value for name, value in given.items() if value is not None}, object.__new__(type(self))
+        kind: Any = type(self)
+        for name in _field_names(kind):
+            object.__setattr__(made, name, changes[name] if name in changes else getattr(self, name))
         made._check(given)
         return made
 
@@ -124,6 +125,11 @@ class JobTask(TaskSpec, _Base[P, T], Generic[P, T]):
                 f"{self.module_path} is a task, so it cannot be called like its function. Nothing was run or written; "
                 f"{name}.enqueue(...) adds a job, and {name}.call(...) runs the function here and now."
             )
+
+
+@cache
+def _field_names(kind: type[JobTask[Any, Any]]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 #: fields that only the other of the two takes, and how they are written there

@@ -7,12 +7,15 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from asgiref.sync import SyncToAsync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
 from django.db.models import Max, Min
 
@@ -30,11 +33,14 @@ from jobqueue.compat import (
 from jobqueue.context.job_context import JobContext
 from jobqueue.context.progress import Progress, read_progress
 from jobqueue.db.callers_transaction import in_callers_transaction, in_open_transaction
+from jobqueue.db.expressions import Slot
+from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.durations import to_seconds
 from jobqueue.exceptions import (
     DatabaseBusy,
     Discard,
+    InsideCoroutine,
     InsideTransaction,
     InvalidType,
     InvalidValue,
@@ -71,8 +77,48 @@ _LEAST_SECONDS, _MOST_SECONDS, _GROWTH = 0.02, 1.0, 1.5
 _CHUNK = 500
 
 
+class _Unread(NamedTuple):
+    """Stands for the created_at of a job that the INSERT did not return; `using` is the job's database."""
+
+    using: str
+
+
+_stored: Any = TaskResult.__dict__["enqueued_at"]
+
+
+class _Dated(_Base):
+    """A TaskResult whose enqueued_at is read when it is asked for, if its INSERT did not return it.
+
+    All of dataclasses, pickle and copy ask for it by its name, so to them it is a field as any other.
+    """
+
+    __slots__ = ()
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        """When the job was added, by the database's clock. None if it was rolled back, or its row is gone."""
+        found = _stored.__get__(self)
+        if not isinstance(found, _Unread):
+            return found  # type: ignore[no-any-return]
+        if connections[found.using].needs_rollback:
+            return None
+        work = partial(_created_at(found.using).rows, job_id=int(self.id))
+        try:
+            rows = retry_transient("result", work, using=found.using)
+        except SynchronousOnlyOperation:
+            raise InsideCoroutine("enqueued_at", "read it in the function that enqueues the job") from None
+        if not rows:
+            return None
+        _stored.__set__(self, rows[0][0])
+        return rows[0][0]  # type: ignore[no-any-return]
+
+    @enqueued_at.setter
+    def enqueued_at(self, value: datetime | None) -> None:
+        _stored.__set__(self, value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobTaskResult(_Base):
+class JobTaskResult(_Dated):
     """Django's TaskResult, and the progress that the job reported (None: nothing yet)."""
 
     progress: Progress | None = None
@@ -100,7 +146,26 @@ class JobTaskResult(_Base):
             object.__setattr__(self, name, getattr(newer, name, None))
 
 
-def new_result(job_id: int, created_at: datetime, task: AnyTask, payload: JSON, *, alias: str) -> JobTaskResult:
+@cache
+def _created_at(using: str) -> Prepared:
+    rows = Job.objects.using(using).filter(pk=Slot("job_id", Job._meta.pk))
+    return prepare_rows(rows.values_list("created_at"))
+
+
+def unread_result(job_id: int, task: AnyTask, payload: JSON, *, alias: str, using: str) -> JobTaskResult:
+    """new_result() of a job whose created_at the INSERT did not return."""
+    result = new_result(job_id, _Unread(using), task, payload, alias=alias)
+    loop = getattr(SyncToAsync.threadlocal, "main_event_loop", None)
+    if loop is not None and loop.is_running():
+        # A coroutine waits for this thread, and could not read it. The job is added: an error must not hide that.
+        with suppress(Error, DatabaseBusy):
+            _ = result.enqueued_at
+    return result
+
+
+def new_result(
+    job_id: int, created_at: datetime | _Unread, task: AnyTask, payload: JSON, *, alias: str
+) -> JobTaskResult:
     """The TaskResult of a job that was just added, with a payload that payload_of() has made for it."""
     # Copied, because the constructor walks through the arguments, as long as the rest takes.
     made = object.__new__(JobTaskResult)

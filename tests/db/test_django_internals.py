@@ -6,7 +6,7 @@ Each test does with them what jobqueue does, in few lines, so that a new version
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from asgiref.sync import SyncToAsync
+from asgiref.sync import SyncToAsync, async_to_sync, sync_to_async
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import EmptyResultSet
 from django.core.management.base import DjangoHelpFormatter
@@ -168,3 +168,10 @@ def test_asgiref_keeps_its_threads_where_they_can_be_replaced():
     assert isinstance(SyncToAsync.single_thread_executor, ThreadPoolExecutor)
     assert hasattr(SyncToAsync.context_to_thread_executor, "clear")
     assert SyncToAsync.thread_sensitive_context.get(None) is None
+
+
+def test_asgiref_keeps_the_loop_of_the_coroutine_that_waits_for_a_thread():
+    async def ask():
+        return await sync_to_async(lambda: SyncToAsync.threadlocal.main_event_loop.is_running())()
+
+    assert async_to_sync(ask)()

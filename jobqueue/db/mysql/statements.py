@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -161,16 +160,8 @@ class MySQLStatements(Statements):
     def insert_one(
         self, connection: BaseDatabaseWrapper, table: str, columns: Sequence[str], row: Sequence[Parameter], also: str
     ) -> tuple[int, Parameter]:
-        """MySQL has no RETURNING: the column is read by a statement of its own; None if that fails, or finds no row."""
-        sql, params = self._insert_sql(connection, table, columns, [row])
-        quote = connection.ops.quote_name
-        with transaction.mark_for_rollback_on_error(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(sql, params)
-            key, found = cursor.lastrowid, None
-            with suppress(Error):  # the row may be committed, and must not be inserted again
-                cursor.execute(f"SELECT {quote(also)} FROM {quote(table)} WHERE {quote('id')} = {key:d}")
-                found = cursor.fetchone()
-            return key, found and found[0]
+        """MySQL has no RETURNING: None for the column."""
+        return self.insert(connection, table, columns, [row])[0], None
 
     def _on_conflict_sql(self, new: Upsert) -> str:
         """A duplicate primary key locks its record only, no gap, at any isolation level."""
