@@ -21,7 +21,7 @@ from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
 from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DedupeConflict
-from jobqueue.gates.waiting import ended_unstarted, open_again
+from jobqueue.gates.waiting import FLOW_GATE, ended_unstarted, open_again
 from jobqueue.middleware.chain import CONTEXT
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
@@ -179,7 +179,8 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
             wait_reason=F("wait_reason") if found.gate else _later(job),
             options=_options(found, job, using),
         )
-        if changed and found.concurrency_key != job.concurrency_key:
+        if changed and found.gate == FLOW_GATE:
+            # The gate has its place by the old priority and time, and perhaps it is no longer the one of its key.
             open_again(job_id, _later(job), using)
         if changed and moves:
             lanes.move(job_id, job.queue, job.ordering_key, _later(job), using)
