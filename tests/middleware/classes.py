@@ -1,6 +1,10 @@
 """Middleware of the tests."""
 
+import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
+
+from tests.patience import patient
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
 #: what the classes have seen, in order
@@ -101,6 +105,23 @@ class Raises:
 
     def run(self, job, next):
         raise Raises.error
+
+
+class Lasts:
+    """Does what the test says before the task runs, or after it."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    def run(self, job, next):
+        Lasts.before()
+        found = next()
+        Lasts.after()
+        return found
+
+    async def arun(self, job, next):
+        await asyncio.sleep(4 * patient())
+        return await next()
 
 
 class OnlyRun:
