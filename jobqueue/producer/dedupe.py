@@ -179,8 +179,7 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
             wait_reason=F("wait_reason") if found.gate else _later(job),
             options=_options(found, job, using),
         )
-        if changed and found.gate == FLOW_GATE:
-            # The gate has its place by the old priority and time, and perhaps it is no longer the one of its key.
+        if changed and found.gate == FLOW_GATE:  # There it has the place of the old priority, time and key.
             open_again(job_id, _later(job), using)
         if changed and moves:
             lanes.move(job_id, job.queue, job.ordering_key, _later(job), using)

@@ -30,7 +30,7 @@ def test_the_process_ends_without_a_word_as_after_sigpipe(words):
     job = make_job()
     with start(*(word.format(job=job) for word in words)) as process:
         process.stdout.close()
-        assert process.wait(patient(30)) == READER_GONE == 141
+        assert process.wait(patient()) == READER_GONE == 141
         assert process.stderr.read() == b""
 
 
