@@ -119,6 +119,12 @@ def _statistics(seconds: int, using: str) -> Iterator[Section]:
         empty=nothing,
     )
     yield _redone(seconds, using)
+    yield Section(
+        gettext("Deadlocks by hour of the day"),
+        (_("hour in UTC"), _("deadlocks")),
+        [(f"{one.hour:02}:00", one.deadlocks) for one in report.read_deadlock_hours(seconds=seconds, using=using)],
+        empty=gettext("No transaction met a deadlock in this period."),
+    )
     times = [(moment(row.acquired_at, row.now), moment(row.expires_at, row.now)) for row in held]
     yield Section(
         gettext("Lease locks held now"),

@@ -64,6 +64,7 @@ def change_each(
         for job_id in job_ids:
             found[job_id] = change(job_id)
     finally:
-        yield told(found)
+        # First: whoever prints ends here if nobody reads the output any more.
         if verb is not None:
             audit_jobs(verb, (job_id for job_id, done in found.items() if done), reason=reason, using=using)
+        yield told(found)

@@ -15,7 +15,7 @@ from jobqueue.cli.output import Result, Subcommand
 from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
 from jobqueue.lockstats.recorder import OTHER
-from jobqueue.lockstats.report import LockSummary, RedoneTransactions, ServerLocks, blocker, finding_lines
+from jobqueue.lockstats.report import DeadlockHour, LockSummary, RedoneTransactions, ServerLocks, blocker, finding_lines
 from jobqueue.models import LockFinding, LockRow
 
 
@@ -33,12 +33,13 @@ def _locks(using: str, given: dict[str, Any]) -> Result:
     keys = report.read_keys(seconds=seconds, limit=limit, using=using)
     held = report.read_held(limit=limit, using=using)
     redone = report.read_redone(seconds=seconds, using=using)
+    hours = report.read_deadlock_hours(seconds=seconds, using=using)
     found = {kind: list(report.read_findings(kind, limit=limit, using=using)) for kind in LockFinding.Kind}
     # English, as everything on the command line.
     with translation.override(None):
-        ours = [*_statistics(seconds, kinds, keys), *_redone(redone), *_held(held)]
+        ours = [*_statistics(seconds, kinds, keys), *_redone(redone), *_hours(hours), *_held(held)]
         lines = [*ours, *_server(server), *_found(found)]
-    return Result(_document(seconds, server, kinds, keys, redone, held, found), lines)
+    return Result(_document(seconds, server, kinds, keys, redone, hours, held, found), lines)
 
 
 def _document(
@@ -47,6 +48,7 @@ def _document(
     kinds: list[LockSummary],
     keys: list[LockSummary],
     redone: list[RedoneTransactions],
+    hours: list[DeadlockHour],
     held: Iterable[LockRow],
     found: Mapping[LockFinding.Kind, list[LockFinding]],
 ) -> dict[str, object]:
@@ -55,6 +57,7 @@ def _document(
         "kinds": [_counters_of(one) for one in kinds],
         "keys": [_counters_of(one) | {"key": None if one.key == OTHER else one.key} for one in keys],
         "redone": [_values(one, "verb", "error", "redone", "given_up", "last_seen_at") for one in redone],
+        "deadlock_hours": [asdict(one) for one in hours],
         "held": [{"key": row.lock_key, **_values(row, "owner", "fence", "acquired_at", "expires_at")} for row in held],
         "waits": None if server.waits is None else [asdict(wait) for wait in server.waits],
         "deadlocks": server.deadlocks,
@@ -106,6 +109,12 @@ def _redone(redone: Iterable[RedoneTransactions]) -> Iterator[str]:
             f"  {one.verb}  {one.error}  redone {one.redone}  given up {one.given_up}  "
             f"last {format_seconds(max(0.0, (one.now - one.last_seen_at).total_seconds()))} ago"
         )
+
+
+def _hours(hours: Iterable[DeadlockHour]) -> Iterator[str]:
+    yield "Deadlocks by hour of the day in UTC"
+    for one in hours:
+        yield f"  {one.hour:02}:00  {one.deadlocks}"
 
 
 def _held(held: Iterable[LockRow]) -> Iterator[str]:

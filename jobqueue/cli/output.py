@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,6 +26,9 @@ from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, StatementTimeout
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text, mask_texts
+
+#: exit status once nobody reads the output any more: what a shell reports of a program that SIGPIPE ended
+READER_GONE = 128 + signal.SIGPIPE
 
 _GAP = "  "
 #: moves the cursor of a terminal to the first line, and clears what is below it
@@ -86,13 +90,31 @@ class Subcommand:
 
 
 def show(results: Results, out: OutputWrapper, given: Mapping[str, Any]) -> int:
-    """Print each result as soon as it is there, as --json and --verbosity say. Returns the status of the last one."""
+    """Print each result as soon as it is there, as --json and --verbosity say. Returns the status of the last one.
+
+    Exits with READER_GONE if nobody reads `out` any more.
+    """
     status = 0
     for result in (results,) if isinstance(results, Result) else results:
         for text in _texts(result, given):
-            out.write(text)
+            with _quiet_exit(out):
+                out.write(text)
+        with _quiet_exit(out):
+            out.flush()
         status = result.status
     return status
+
+
+@contextmanager
+def _quiet_exit(out: OutputWrapper) -> Iterator[None]:
+    """Exit without a traceback if the reader of `out` has gone, as in `manage.py jobs list | head -1`."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Otherwise Python would write what is left at its exit, and complain.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        sys.exit(READER_GONE)
 
 
 def _texts(result: Result, given: Mapping[str, Any]) -> Iterable[str]:
@@ -165,9 +187,9 @@ def listed(lines: Iterable[str], found: Sized, given: Mapping[str, Any], none: s
 def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: Mapping[str, Any], *, words: str) -> int:
     """Print what look() returns again after each period of --watch. Returns 0 when it is interrupted.
 
-    It goes on after an error of the database, with a line about it on stderr, and ends when nobody reads `out` any
-    more. On a terminal each block replaces the one before, below a line with `words`. In a file or a pipe an empty line
-    separates them, and with --json each is a line.
+    It goes on after an error of the database, with a line about it on stderr. On a terminal each block replaces the one
+    before, below a line with `words`. In a file or a pipe an empty line separates them, and with --json each is a line.
+    Exits with READER_GONE if nobody reads `out` any more.
     """
     seconds: float = given["watch"]
     plain = given["json"] or given["verbosity"] < 1
@@ -182,8 +204,9 @@ def repeat(look: Callable[[], Results], out: OutputWrapper, using: str, given: M
                 error = f"{unreadable(using, found)} Trying again in {format_seconds(seconds)}."
                 connections[using].close()
             if not error or head:
-                if not _write(out, f"{head or gap}{block}"):
-                    break
+                with _quiet_exit(out):
+                    out.write(f"{head or gap}{block}", ending="")
+                    out.flush()
                 gap = "" if plain else "\n"
             if error:
                 complain(error)
@@ -197,16 +220,3 @@ def _read(look: Callable[[], Results], using: str, given: Mapping[str, Any]) -> 
     with explain_missing_table(using):
         show(look(), OutputWrapper(written), given)
     return written.getvalue()
-
-
-def _write(out: OutputWrapper, block: str) -> bool:
-    """Write `block`; False if nobody reads `out` any more."""
-    try:
-        out.write(block, ending="")
-        out.flush()
-    except BrokenPipeError:
-        # Otherwise Python would write what is left at its exit, and complain.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True

@@ -108,7 +108,8 @@ class Dialect(Statements):
 
     #: the page on its settings
     page = "docs/howto/production.md"
-    #: the driver's options that end a wait for a lost connection; a thread without them waits for ever
+    #: options of the driver that limit how long it waits for an answer: without them, a thread whose connection is lost
+    #: waits for ever
     timeout_options: tuple[str, ...] = ()
     #: for the values of settings()
     rules: tuple[SettingRule, ...] = ()

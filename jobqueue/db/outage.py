@@ -1,4 +1,4 @@
-"""What a thread does while its database is unreachable: it logs that once, tries again, and logs when that succeeds."""
+"""Threads that keep trying while their database is unreachable, and log the beginning and the end of the outage."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ class _Limited(NamedTuple):
 
 
 def limits_of_job(job: ReadJob, place: Place) -> list[Explanation]:
-    """What the kinds of limits say of a job that is due, besides its pause, and row_lock. Five statements at most."""
+    """The limits that keep a due job from starting, without its pause, and row_lock. Five statements at most."""
     stops = [one for stop in _STOPS for one in stop(job, place)]
     counted, locks = _slot_and_rate(job, place), lock_of_job(job, place, stops)
-    # Slots that are taken are freed whatever is locked; for the others, what was read says when the lock is gone.
+    # A full limit comes first: jobs that end free its slots, whatever is locked. All else changes only after the lock.
     return [*stops, *counted, *locks] if _is_full(counted) else [*locks, *stops, *counted]
 
 

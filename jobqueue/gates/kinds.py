@@ -255,11 +255,11 @@ def _open_paced(gate: Gate, using: str) -> Opened:
         return 0, None
     wanted = drawn.tokens - (unclaimed.open_still([gate.pk], using).get(gate.pk, 0) if drawn.tokens else 0)
     if wanted <= 0:
-        # The claim that draws the next token sets the time of the one after it.
+        # The next claim draws a token, and then sets when the gate opens again.
         return 0, max(drawn.opens_at, now + timedelta(seconds=UNCLAIMED_SECONDS if drawn.tokens else TICK_SECONDS))
     started = open_first({gate.pk: wanted}, using=using)
     if started < wanted:
-        # Nobody waits any more.
+        # No job waits behind the gate any more, so it need not be opened again.
         return started, None
     return started, max(drawn.opens_at, now + timedelta(seconds=TICK_SECONDS))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
@@ -16,6 +17,9 @@ from django.utils.translation import gettext
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.diagnostics import LockWait, SlowStatement
+from jobqueue.db.dialect import ErrorKind
+from jobqueue.db.expressions import PartNumber
+from jobqueue.db.retry import VERBS
 from jobqueue.durations import format_seconds
 from jobqueue.exceptions import NotSupported
 from jobqueue.lockstats.recorder import COUNTER_NAMES, TRANSACTION, Counters
@@ -103,6 +107,28 @@ def read_redone(*, seconds: float, using: str) -> list[RedoneTransactions]:
         redone, given_up = int(row["redone"]), int(row["given_up"])
         found.append(RedoneTransactions(verb, error, redone, given_up, row["last"], row["now"]))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlockHour:
+    """How many transactions met a deadlock in one hour of the day, 0 to 23 in UTC, on all days together."""
+
+    hour: int
+    deadlocks: int
+
+
+def read_deadlock_hours(*, seconds: float, using: str) -> list[DeadlockHour]:
+    """The hours of the day in which transactions of any process met deadlocks in the last `seconds`, in their order.
+
+    Those that ran again, and those that raised the error to their caller.
+    """
+    keys = [f"{verb} {ErrorKind.DEADLOCK}" for verb in VERBS]
+    rows = _since(seconds, using).filter(kind=TRANSACTION, lock_key__in=keys)
+    found = Counter[int]()
+    sums = rows.order_by().values(number=PartNumber("counted_at", timedelta(hours=1)))
+    for row in sums.annotate(deadlocks=Sum(F("contended") + F("failed"))):
+        found[int(row["number"]) % 24] += int(row["deadlocks"])
+    return [DeadlockHour(*one) for one in sorted(found.items())]
 
 
 def read_server(*, using: str, limit: int = 20) -> ServerLocks:

@@ -23,7 +23,7 @@ from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DedupeConflict
-from jobqueue.gates.waiting import ended_unstarted, open_again
+from jobqueue.gates.waiting import FLOW_GATE, ended_unstarted, open_again
 from jobqueue.middleware.chain import CONTEXT
 from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
@@ -199,7 +199,7 @@ def replace_waiting(job_id: int, job: NewJob, using: str, until: float) -> bool:
             wait_reason=F("wait_reason") if found.gate else _later(job),
             options=_options(found, job, using),
         )
-        if changed and found.concurrency_key != job.concurrency_key:
+        if changed and found.gate == FLOW_GATE:  # There it has the place of the old priority, time and key.
             open_again(job_id, _later(job), using)
         if changed and moves:
             lanes.move(job_id, job.queue, job.ordering_key, _later(job), using)

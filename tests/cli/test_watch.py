@@ -100,12 +100,3 @@ def test_on_a_real_terminal_it_shows_changes_until_it_is_interrupted():
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-@committed
-def test_it_ends_without_a_word_when_its_reader_has_gone():
-    with start("workers", "--watch", "50ms") as process:
-        read_until(process.stdout.fileno(), "no worker runs")
-        process.stdout.close()
-        assert process.wait(patient()) == 0
-        assert process.stderr.read() == b""

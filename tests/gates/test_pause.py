@@ -134,6 +134,15 @@ class TestUntil:
             assert taken() == []
             assert [one.reason for one in paused()] == ["for ever"]
 
+    def test_ends_with_the_pause_that_had_it(self):
+        pause("q", reason="r", until=now() + timedelta(hours=1))
+        drain("q", reason="r")
+        assert [one.until for one in paused()] == [None]
+        pause("q", reason="r", until=now() + timedelta(hours=1))
+        resume("q")
+        found = FlowRule.objects.get()
+        assert (found.until, found.since, found.reason, found.by) == (None, None, "", "")
+
 
 class TestATask:
     def test_that_is_paused_waits_while_others_run(self, limited):

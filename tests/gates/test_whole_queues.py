@@ -6,7 +6,7 @@ import pytest
 
 from jobqueue.conf import load
 from jobqueue.db.clock import UtcNow, UtcNowPlus
-from jobqueue.flow import pause, set_limit
+from jobqueue.flow import clear_limit, pause, set_limit
 from jobqueue.gates.rules import forget_rules
 from jobqueue.gates.slots import running
 from jobqueue.maintenance import queue_levels
@@ -217,6 +217,16 @@ class TestALevelBetweenBounds:
         assert taken() == ids[:6]
         assert self.move() == 0
         assert taken() == []
+
+    @pytest.mark.parametrize("change", [lambda: set_limit("q", concurrency=2), lambda: clear_limit("q")])
+    def test_begins_anew_when_the_limit_of_an_operator_has_ended(self, queue, change):
+        queue(CONCURRENCY=(1, 8))
+        FlowRule.objects.create(queue="q", level=8, sets_concurrency=True, concurrency=2)
+        change()
+        assert FlowRule.objects.get().level is None
+        clear_limit("q")
+        make_jobs(8)
+        assert len(taken()) == 1, "the least"
 
     def test_that_was_stored_counts_within_the_bounds_of_now(self, queue):
         queue(CONCURRENCY=(2, 4))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -14,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import enqueue
 from jobqueue.counter import ShardedCounter
 from jobqueue.db import background_writer
-from jobqueue.db.clock import UtcNowPlus
+from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.mysql.features import MySQL
 from jobqueue.db.postgresql.features import PostgreSQL
@@ -233,6 +235,31 @@ def test_the_page_and_the_command_show_what_was_redone_and_given_up():
     (found,) = json.loads(out.getvalue())["redone"]
     assert found.pop("last_seen_at")
     assert found == {"verb": "ack", "error": "deadlock", "redone": 2, "given_up": 1}
+
+
+@pytest.mark.django_db
+def test_deadlocks_are_told_by_the_hour_of_the_day_in_utc():
+    assert "No transaction met a deadlock in this period." in text_of(root().get(PAGE))
+    day = read_now("default").replace(minute=59, second=59, microsecond=999_999) - timedelta(days=1)
+    for kind, days, hour, again in [
+        ("deadlock", 0, 3, True), ("deadlock", 1, 3, False), ("deadlock", 0, 17, True), ("busy", 0, 5, True),
+    ]:  # fmt: skip
+        counts = {"contended": 2} if again else {"failed": 1}
+        row = LockStat(id=uuid.uuid4().bytes, kind="transaction", lock_key=f"ack {kind}", **counts)
+        row.save(force_insert=True)
+        LockStat.objects.filter(pk=row.pk).update(counted_at=day.replace(hour=hour) - timedelta(days=days))
+    since = ["--since", "4d"]
+    out = StringIO()
+    call_command("jobs", "locks", *since, stdout=out)
+    assert "Deadlocks by hour of the day in UTC\n  03:00  3\n  17:00  2\nLease" in out.getvalue()
+    out = StringIO()
+    call_command("jobs", "locks", *since, "--json", stdout=out)
+    hours = [{"hour": 3, "deadlocks": 3}, {"hour": 17, "deadlocks": 2}]
+    assert json.loads(out.getvalue())["deadlock_hours"] == hours
+    LockStat.objects.update(counted_at=read_now("default"))
+    page = text_of(client_of(person("view_lockstat", name="eve")).get(PAGE))
+    section = re.search(r"Deadlocks by hour of the day</h2>(.*?)</table>", page, re.DOTALL)[1]
+    assert re.findall(r">\s*(\d\d:00|5)\s*<", section)[1:] == ["5"]
 
 
 def metrics(scoreboard):

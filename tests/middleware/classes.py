@@ -1,5 +1,7 @@
 """Middleware of the tests."""
 
+import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 
 tenant: ContextVar[str] = ContextVar("tenant", default="none")
@@ -101,6 +103,24 @@ class Raises:
 
     def run(self, job, next):
         raise Raises.error
+
+
+class Lasts:
+    """Does what the test says before the task runs, or after it."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+    after: Callable[[], object] = staticmethod(lambda: None)
+
+    def run(self, job, next):
+        Lasts.before()
+        found = next()
+        Lasts.after()
+        return found
+
+    async def arun(self, job, next):
+        # Until it is canceled.
+        await asyncio.Event().wait()
+        return await next()
 
 
 class OnlyRun:

@@ -7,15 +7,19 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import checks, current_job, enqueue, enqueue_many, group, handler, schedule, task, workflow
-from jobqueue.exceptions import Discard, InvalidType, InvalidValue, PayloadError, PayloadTooLarge
+from jobqueue.exceptions import Discard, InvalidType, InvalidValue, PayloadError, PayloadTooLarge, SoftTimeout
 from jobqueue.middleware.chain import CONTEXT_BYTES_MAX
 from jobqueue.models import Job
 from jobqueue.testing import drain, fire, run_task
 from jobqueue.transitions import retry
-from tests.factories import claim_one, job, state
+from jobqueue.worker.run.perform import Run, perform
+from jobqueue.worker.run.timeouts import Watch
+from jobqueue.worker.shared.scoreboard import LeaseSlot
+from tests.factories import claim_one, job, run_lease, state
 from tests.marks import committed
 from tests.middleware import classes
-from tests.middleware.classes import Raises, Sets, seen, tenant
+from tests.middleware.classes import Lasts, Raises, Sets, seen, tenant
+from tests.patience import wait_until
 
 pytestmark = [committed, pytest.mark.usefixtures("own_registry")]
 
@@ -341,3 +345,28 @@ def test_the_classes_are_made_once():
         assert chain() is chain()
         assert chain().run[0][1].__self__ is chain().enqueue[0][1].__self__
     assert classes.seen == []
+
+
+@middleware("Lasts")
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_run_is_inside_the_time_limits_of_the_job(monkeypatch, place):
+    watch, slot, hard = Watch(), LeaseSlot(), []
+
+    def last():
+        hard.append(slot.hard_until)
+        # As the thread that looks at the limits does, until the time is up.
+        wait_until(watch.enforce)
+
+    monkeypatch.setattr(Lasts, place, staticmethod(last))
+    whose.using(timeout_seconds=0.001, hard_timeout_seconds=3600).enqueue()
+    (outcome,) = perform([claim_one()], Run(slot, watch, lambda: False))
+    assert isinstance(outcome.error, SoftTimeout)
+    assert len(seen) == (place == "after")
+    assert (hard[0] > 0, slot.hard_until) == (True, 0)
+
+
+@middleware("Lasts")
+def test_arun_is_inside_the_time_limits_of_the_job():
+    awhose.using(timeout_seconds=0.001).enqueue()
+    assert isinstance(run_lease(claim_one()).error, SoftTimeout)
+    assert seen == []

@@ -1,8 +1,7 @@
 """task.enqueue_many(): one job for each call, all or none, with few statements."""
 
-import asyncio
-
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -13,7 +12,6 @@ from jobqueue.models import Job, JobTag
 from jobqueue.retention.deletion import delete_jobs
 from jobqueue.transitions import ack, cancel
 from tests.factories import claim_one
-from tests.marks import committed
 
 pytestmark = pytest.mark.django_db
 
@@ -148,7 +146,6 @@ def test_a_rollback_undoes_all_jobs_and_tags():
     assert not JobTag.objects.exists()
 
 
-@committed
 def test_a_coroutine_awaits_the_other_method():
     async def sync():
         charge.enqueue_many([(1,)])
@@ -157,6 +154,6 @@ def test_a_coroutine_awaits_the_other_method():
         return await charge.aenqueue_many([(1,), {"order_id": 2}])
 
     with pytest.raises(InsideCoroutine, match="aenqueue_many"):
-        asyncio.run(sync())
-    assert len(asyncio.run(awaited())) == 2
+        async_to_sync(sync)()
+    assert len(async_to_sync(awaited)()) == 2
     assert Job.objects.count() == 2

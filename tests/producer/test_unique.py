@@ -1,6 +1,6 @@
 """unique, unique_seconds and on_conflict: how long a job holds its dedupe key, and what meets it there."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -211,6 +211,21 @@ def test_a_replaced_job_waits_for_a_slot_of_the_key_of_its_new_arguments(own_reg
     assert Job.objects.get(pk=waits).concurrency_key == b"zeta"
     assert not GateWait.objects.exists()
     assert [lease.payload["args"] for lease in claim("q", 5, worker="w")] == [["zeta"]]
+
+
+@pytest.mark.parametrize("later", [{"priority": -1}, {"run_after": datetime(2999, 1, 1, tzinfo=UTC)}, {}])
+def test_a_replaced_job_waits_for_its_slot_in_the_place_of_its_new_priority_and_time(own_registry, later):
+    limited = task(queue_name="q", concurrency_limit=1)(customer)
+    limited.enqueue("runs")
+    running = claim_one()
+    kept = limited.using(dedupe_key="sync", on_conflict="replace")
+    first, other = add(kept, "first"), add(limited, "other")
+    assert claim("q", 5, worker="w") == []
+    assert GateWait.objects.count() == 2
+    assert add(kept.using(**later), "last") == first
+    assert claim("q", 5, worker="w") == []
+    ack(running)
+    assert [lease.job_id for lease in claim("q", 5, worker="w")] == [other]
 
 
 @finding("S-B4")

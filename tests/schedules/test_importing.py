@@ -65,6 +65,16 @@ def test_a_clocked_task_ticks_once_and_one_that_is_past_is_skipped():
     assert found["past"].why.startswith("its only tick was at")
 
 
+def test_a_task_of_beat_that_expires_at_this_instant_has_expired(monkeypatch):
+    now = in_days(0)
+    monkeypatch.setattr(importing, "read_now", lambda using: now)
+    periodic(1, "expired", interval=(1, "hours"), expires=now)
+    periodic(2, "expires", interval=(1, "hours"), expires=now + timedelta(seconds=1))
+    found = bring("beat")
+    assert found["expired"].why == f"it expired at {now:%Y-%m-%d %H:%M} UTC"
+    assert not found["expires"].why.startswith("it expired")
+
+
 def test_a_task_that_runs_once_ends_after_its_next_tick():
     periodic(1, "once", crontab="0 3 * * * UTC", one_off=True)
     periodic(2, "ran", crontab="0 3 * * * UTC", one_off=True, total_run_count=1)

@@ -2,10 +2,12 @@
 
 import pytest
 
+from jobqueue.models import Job
+from jobqueue.transitions import ack
 from jobqueue.transitions.claiming import candidates, queue_memory
 from jobqueue.worker.shared.queue_choice import parse
 from tests.clocks import Clock
-from tests.factories import make_due, make_job
+from tests.factories import claim_one, make_due, make_job
 from tests.marks import finding
 
 pytestmark = pytest.mark.django_db
@@ -88,3 +90,34 @@ def test_names_are_looked_up_again_after_one_look_that_has_waited(take):
     selection.names("default")
     make_job("new")
     assert selection.names("default") == ["new"]
+
+
+def test_a_look_for_newer_jobs_alone_finds_those_of_all_priorities_that_were_met(take, clock):
+    selection, high, low = parse(["q"]), make_job("q", priority=7), make_job("q", priority=3)
+    take(0.5)
+
+    def level():
+        return next((head.level for head in selection.heads("default")), None)
+
+    # The second look was slow, too: from now on only newer jobs are looked for.
+    assert [level(), level(), level()] == [7, 7, 7]
+    ack(claim_one())
+    assert [level(), level()] == [3, 3]
+    clock.go(5.1)
+    assert level() == 3, "a complete look"
+    make_job("q", priority=7)
+    assert level() == 7
+    assert {claim_one().job_id, claim_one().job_id} > {low}
+    assert level() is None
+    make_job("q", priority=3)
+    make_job("q", priority=7)
+    assert level() == 7
+    assert Job.objects.get(pk=high).status == Job.Status.DONE
+
+
+def test_a_queue_without_tokens_is_passed_over_until_it_has_some_and_not_for_longer_than_a_second(clock):
+    memory, limit = queue_memory.QueueMemory(), queue_memory.LOOK_SECONDS
+    memory.shut(limit / 4)
+    assert memory.shut_until == clock() + limit / 4
+    memory.shut(3600.0)
+    assert memory.shut_until == clock() + limit, "the rate may have been changed"

@@ -192,3 +192,12 @@ def test_what_cannot_be_used_says_why(entry, backend, options, words):
     entry("redis://h", backend, **options)
     assert {code for code, _ in problems()} == {"jobqueue.E006"}
     assert all(words in text for _, text in problems())
+
+
+def test_another_cache_under_the_name_has_another_notifier_and_other_settings_leave_it(entry, settings):
+    entry(NOBODY)
+    first = redis_notifier.RedisNotifier.at("cache:locks")
+    settings.USE_TZ = settings.USE_TZ
+    assert redis_notifier.RedisNotifier.at("cache:locks") is first
+    entry(third(NOBODY))
+    assert redis_notifier.RedisNotifier.at("cache:locks") is not first

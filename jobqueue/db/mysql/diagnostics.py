@@ -84,7 +84,8 @@ _HELD = (
 _LOCKS_OF = """
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ 1 FROM performance_schema.threads t
 STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = t.thread_id
-WHERE t.processlist_id = %s AND l.object_name = %s AND l.lock_type = 'RECORD' LIMIT 1
+WHERE t.processlist_id = %s AND l.object_schema = DATABASE() AND l.object_name = %s AND l.lock_type = 'RECORD'
+LIMIT 1
 """
 # Old transactions come first in the join, and there are few of them: the locks of the others are not read.
 _HOLDERS = """

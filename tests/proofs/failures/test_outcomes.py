@@ -41,13 +41,15 @@ class Expected:
 LOST = "lost, JobLost"
 #: of the worker's line about the process
 CHARGED = "1 job charged with an attempt"
+#: the line about the job, then the one about the process
+DIED = f"lost, {CHARGED}"
 EXPECTED = {
     "Retry": Expected("READY", 1, "unknown, Retry", "retry", {"ended": 1, "failed": 1}, wait=1800),
     "Snooze": Expected("READY", 0, "snoozed, Snooze", "snoozed", {"ended": 1, "snoozed": 1}, "snoozed", 3600),
     "Discard": Expected("CANCELED", 0, "discarded, Discard", "discarded", {"ended": 1, "discarded": 1}),
-    "crash, on_crash=retry": Expected("DONE", 1, LOST, f"{CHARGED}, ok", {"ended": 2, "failed": 1}),
-    "crash, on_crash=fail": Expected("FAILED", 1, LOST, CHARGED, {"ended": 1, "failed": 1}),
-    "crash, on_crash=hold": Expected("READY", 1, LOST, CHARGED, {"ended": 1, "failed": 1}, "held"),
+    "crash, on_crash=retry": Expected("DONE", 1, LOST, f"{DIED}, ok", {"ended": 2, "failed": 1}),
+    "crash, on_crash=fail": Expected("FAILED", 1, LOST, DIED, {"ended": 1, "failed": 1}),
+    "crash, on_crash=hold": Expected("READY", 1, LOST, DIED, {"ended": 1, "failed": 1}, "held"),
 }
 
 
