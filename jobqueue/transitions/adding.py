@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from django.db import connections
+from django.db.models import F
 
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping.members import insert_members, lock_group, node_job
-from jobqueue.models import GroupMember, GroupParent, Job
+from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
 from jobqueue.transitions.dependants import decide_nodes, end_with_dependants
@@ -88,12 +89,15 @@ class NodesAddedBefore:
 
 def _add(lease: Lease, group_id: int, node: AddedNode) -> int:
     using = lease.using
+    # Before the transaction: its snapshot must not be older than the lock of the group.
+    parents = _parents(node.after, group_id, using)
     with vendor(using).transaction(connections[using]):
         if not held(lease).select_for_update().values_list("pk", flat=True):
             raise lost(lease, "add")
-        parents = _parents(node.after, group_id, using)
         states = _lock(parents, using)
         lock_group(group_id, using)
+        # Written too: PostgreSQL then redoes another add whose snapshot is older than this one's names.
+        JobGroup.objects.using(using).filter(pk=group_id).update(state=F("state"))
         children = _children(lease.job_id, using)
         if children and {*parents} - {lease.job_id}:
             _refuse_cycle(node, parents, children, group_id, using)

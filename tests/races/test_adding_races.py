@@ -53,8 +53,8 @@ def add_twice(given):
     return add(given, name="most", *("leaf",))  # noqa: B026  after it
 
 
-def add_beside(given):
-    return JobContext(given.beside).group.add(tasks.add, 5, 6, name="other", after=["leaf", "top"])
+def add_beside(given, name="other"):
+    return JobContext(given.beside).group.add(tasks.add, 5, 6, name=name, after=["leaf", "top"])
 
 
 def end_top(given):
@@ -210,6 +210,24 @@ def test_an_add_holds_up_no_node_that_it_does_not_name():
     with holding(lambda: add(given, "leaf")):
         Actor(ack, given.beside).result()
         assert "child" in nodes.behind_the_gate()
+    check(given, ())
+
+
+@needs_row_locks
+def test_two_adds_at_repeatable_read_choose_different_names():
+    given = begin()
+
+    def at_repeatable_read():
+        session = "SESSION CHARACTERISTICS AS" if VENDOR == "postgres" else "SESSION"
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET {session} TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return add(given, "leaf", name=None)
+
+    with holding(lambda: add_beside(given, name=None)):
+        other = Actor(at_repeatable_read)
+        assert other.is_blocked()
+    other.result()
+    assert {"add", "add-2"} < {*nodes.states()}
     check(given, ())
 
 
