@@ -126,7 +126,8 @@ def _add(lease: Lease, group_id: int, node: AddedNode) -> int:
 def _parents(after: Iterable[str | int], group_id: int, using: str) -> list[int]:
     """The ids of the nodes."""
     wanted = [*dict.fromkeys(after)]
-    names, ids = [one for one in wanted if isinstance(one, str)], [one for one in wanted if isinstance(one, int)]
+    names = [one for one in wanted if isinstance(one, str)]
+    ids = [one for one in wanted if isinstance(one, int) and 0 < one < 2**63]
     known: dict[str | int, int] = dict(_named(names, group_id, using)) if names else {}
     if ids:
         rows = GroupMember.objects.using(using).filter(pk__in=ids, group_id=group_id, name__isnull=False)

@@ -316,6 +316,8 @@ def test_who_lost_its_lease_adds_nothing():
         ({"after": [True]}, InvalidType, "got bool"),
         ({"after": ["no"]}, InvalidValue, "has no node 'no'"),
         ({"after": [2**40]}, InvalidValue, "has no node 1099511627776"),
+        ({"after": [-1]}, InvalidValue, "has no node -1"),
+        ({"after": [2**70]}, InvalidValue, "has no node 1180591620717411303424"),
         ({"after": ["child"]}, InvalidValue, "'child', which waits for the node that adds it"),
         ({"after": ["top", "leaf"]}, InvalidValue, "'leaf', which waits for the node that adds it"),
     ],
