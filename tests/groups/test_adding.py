@@ -145,6 +145,20 @@ def test_whatever_ends_a_parent_that_did_not_know_of_its_child_decides_it(verb):
     assert (nodes.ends(number), nodes.swept()) == (1, (0, 0))
 
 
+def test_a_group_that_ends_in_one_batch_with_a_node_that_has_a_late_child_ends():
+    started({"top": (), "beside": ()})
+    beside, top = run("beside"), run()
+    top.group.add(tasks.add, 3, 4, name="more", after=["beside"])
+    with group("plain") as g:
+        g.add(tasks.add.using(queue_name="mail"), 1, 2)
+    assert ack_many([beside.lease, *claimed(queue="mail")]) == []
+    assert groups.get(g.id).state == "ended"
+    assert not waits("more")
+    ack(top.lease)
+    nodes.run_all()
+    assert nodes.swept() == (0, 0)
+
+
 def test_the_cancel_of_a_parent_that_has_not_begun_cancels_the_added_node():
     number = started({"top": (), "beside": ()})
     top = run()
