@@ -246,6 +246,16 @@ def check_text(value: object, what: str) -> str:
     return str.__str__(value)
 
 
+def check_group_name(name: object, what: str) -> str:
+    """The name of `what`, a group, a workflow or a node, without the spaces around it."""
+    words = check_text(name, "name").strip()
+    if not 1 <= len(words) <= 255 or not words.isprintable():
+        raise InvalidValue(
+            f"the name of a {what} has 1 to 255 printable characters, got {words!r:.60}. Nothing was written."
+        )
+    return words
+
+
 def check_reason(reason: object) -> str:
     """`reason` if it is a text of 1 to REASON_CHARS characters, without the spaces around it."""
     words = check_text(reason, "reason").strip()

@@ -32,8 +32,8 @@ from jobqueue.payload import JSON
 from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:
+    from jobqueue.context.running_group import Parents, RunningGroup
     from jobqueue.db.fields import Encoded
-    from jobqueue.grouping.running import Parents, RunningGroup
     from jobqueue.transitions import Lease
 
 
@@ -58,6 +58,7 @@ class JobContext:
     log: JobLog | None = None  # None until the first line
     _until: datetime | None = None
     _reporter: Reporter | None = None
+    _group: RunningGroup | None = None
 
     @property
     def job_id(self) -> int:
@@ -104,14 +105,16 @@ class JobContext:
     @property
     def group(self) -> RunningGroup | None:
         """The group that the job is a member or a callback of; None for other jobs."""
-        from jobqueue.grouping.running import group_of_job
+        from jobqueue.context.running_group import group_of_job
 
-        return group_of_job(self.lease.options, self.lease.using)
+        if self._group is None:
+            self._group = group_of_job(self.lease)
+        return self._group
 
     @property
     def parents(self) -> Parents:
         """The results of the parents of a node of a workflow, by the names of the nodes; empty for other jobs."""
-        from jobqueue.grouping.running import Parents
+        from jobqueue.context.running_group import Parents
 
         return Parents(self.lease.job_id, self.lease.using)
 

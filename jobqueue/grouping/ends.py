@@ -5,12 +5,15 @@ its commit: so whoever ends that one comes later and looks itself. Only a transa
 the group, and looks again. A member that another transaction has locked is then taken for outstanding: that transaction
 looks after this one's commit, because it has to wait for the row of the group. So the last one to commit sees that
 nothing is left, whatever the isolation level. A process that dies in between has committed nothing.
+
+A lease knows from its claim whether nodes wait for the job. Nodes that were added behind it since are noted in the row
+of the member (late_children), which the write of its end then leaves out: their decision comes first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TypeAlias
 
@@ -43,17 +46,34 @@ Ends: TypeAlias = Mapping[int, Mapping[int, Sequence[int]]]
 _INDEX = "ix_group_member"
 
 
-def end_members(ends: Ends, using: str) -> None:
-    """Write the ends of members in the transaction that ends their jobs, and the ends of groups that have no other."""
-    write = _ending(using).change
-    changed = {
-        group_id: sum(write(ids=sorted(ids), state=int(state)) for state, ids in sorted(by_state.items()))
-        for group_id, by_state in sorted(ends.items())
-    }
-    # After all members, and in one order: who waits for the row of a group holds no lock that its holder needs.
-    for group_id, count in changed.items():
-        # A repeated transaction has found them ended: it was committed without an answer, with all that follows.
-        if count and not _free(using).rows(group_id=group_id):
+def write_ends(ends: Ends, decided: Collection[int], using: str) -> tuple[set[int], Ends]:
+    """Write the ends of members in the transaction that ends their jobs.
+
+    Returns the groups of those that were outstanding, for end_groups(), and the ends that were not written: those of
+    nodes with late children. Their rows are locked; decide the children, and write them with their ids in `decided`.
+    """
+    changed, late = set[int](), dict[int, dict[int, list[int]]]()
+    for group_id, by_state in sorted(ends.items()):
+        for state, ids in sorted(by_state.items()):
+            first = sorted({*ids} - {*decided}) if decided else sorted(ids)
+            count = _ending(using).change(ids=first, state=int(state)) if first else 0
+            # A repeated transaction has found them ended: it was committed without an answer, with all that follows.
+            if count < len(first) and (found := _with_late_children(first, using)):
+                late.setdefault(group_id, {})[state] = found
+            if len(first) < len(ids):
+                count += _outstanding_by_key({*ids} & {*decided}, using).update(state=state)
+            if count:
+                changed.add(group_id)
+    return changed, late
+
+
+def end_groups(group_ids: Iterable[int], using: str) -> None:
+    """End those of the groups that have no outstanding member, in the transaction that has ended some.
+
+    After all members, and in one order: who waits for the row of a group holds no lock that its holder needs.
+    """
+    for group_id in sorted(group_ids):
+        if not _free(using).rows(group_id=group_id):
             end_if_last(group_id, using)
 
 
@@ -61,8 +81,18 @@ def end_members(ends: Ends, using: str) -> None:
 def _ending(using: str) -> Prepared:
     # Found by their key alone, so that no other rows are locked.
     by_key = GroupMember.objects.using(using).filter(AnyOf(F("pk"), Keys("ids", BigIntegerField())))
-    rows = by_key.filter(Exact(Unindexed("state"), int(State.OUTSTANDING)))
+    rows = by_key.filter(Exact(Unindexed("state"), int(State.OUTSTANDING)), late_children=False)
     return prepare_change(rows, {"state": Slot("state", IntegerField())})
+
+
+def _outstanding_by_key(ids: Collection[int], using: str) -> QuerySet[GroupMember]:
+    by_key = GroupMember.objects.using(using).filter(pk__in=sorted(ids))
+    return by_key.filter(Exact(Unindexed("state"), int(State.OUTSTANDING)))
+
+
+def _with_late_children(ids: Collection[int], using: str) -> list[int]:
+    rows = _outstanding_by_key(ids, using).filter(late_children=True).order_by("pk")
+    return list(rows.select_for_update().values_list("pk", flat=True))
 
 
 def outstanding(group_id: int | Slot, using: str) -> QuerySet[GroupMember]:

@@ -35,7 +35,7 @@ from jobqueue.producer.stored import from_json, job_from_json, job_to_json, to_j
 
 #: of a member, and of a callback: the id of the group
 MEMBER, CALLBACK = "group", "callback_of"
-#: of a node of a workflow that is a parent of others: true
+#: of a node of a workflow: whether nodes waited for it when it was added
 PARENT = "parent"
 SUCCESS, FAILURE, DONE = "on_success", "on_failure", "on_done"
 _PAGE = 1000
@@ -57,6 +57,11 @@ def callback_of(options: JSON) -> int | None:
 def is_parent(options: JSON) -> bool:
     """Return whether a job with these options is a node that others wait for."""
     return isinstance(options, dict) and options.get(PARENT) is True
+
+
+def is_node(options: JSON) -> bool:
+    """Return whether a job with these options is a node of a workflow."""
+    return isinstance(options, dict) and PARENT in options
 
 
 def _number(options: JSON, name: str) -> int | None:
@@ -107,7 +112,10 @@ def add_members(group_id: int, jobs: Sequence[NewJob], *, using: str) -> list[in
 def add_nodes(group_id: int, nodes: Sequence[NewNode], *, using: str) -> list[int]:
     """Add the nodes of a workflow, as add_members(): those with parents wait for them."""
     wanted = {place for node in nodes for place in node.parents}
-    jobs = [_node_job(node, place in wanted, group_id) for place, node in enumerate(nodes)]
+    jobs = [
+        node_job(node.job, group_id, is_parent=place in wanted, waits=bool(node.parents))
+        for place, node in enumerate(nodes)
+    ]
     ids = _add(group_id, jobs, [node.name for node in nodes], using)
     pairs = [
         GroupParent(group_id=group_id, child_id=child, parent_id=ids[place])
@@ -118,11 +126,10 @@ def add_nodes(group_id: int, nodes: Sequence[NewNode], *, using: str) -> list[in
     return ids
 
 
-def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
-    job = with_option(node.job, MEMBER, group_id)
-    if is_parent:
-        job = with_option(job, PARENT, True)
-    if not node.parents:
+def node_job(job: NewJob, group_id: int, *, is_parent: bool, waits: bool) -> NewJob:
+    """The job of a node. `is_parent`: nodes wait for it; `waits`: it waits for nodes."""
+    job = with_option(with_option(job, MEMBER, group_id), PARENT, is_parent)
+    if not waits:
         return job
     # The time within which it may be retried begins when its parents have ended, which is its run_at then.
     return replace(without_option(job, FIRST_DUE), waits=(PARENTS_GATE, WAITS_FOR_PARENTS))
@@ -130,25 +137,38 @@ def _node_job(node: NewNode, is_parent: bool, group_id: int) -> NewJob:
 
 def _add(group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, using: str) -> list[int]:
     with vendor(using).transaction(connections[using]):
-        group = JobGroup.objects.using(using).filter(pk=group_id).defer("data").select_for_update().first()
-        if group is None:
-            raise InvalidValue(f"there is no group {group_id}. Nothing was written.")
-        if group.state == JobGroup.State.ENDED or group.canceled_at is not None:
-            how = "was canceled" if group.canceled_at is not None else "has ended"
-            raise InvalidValue(
-                f"the group {group.name!r} ({group_id}) {how}, and takes no more jobs. Nothing was written; "
-                "make another group."
-            )
-        refuse_held_keys(jobs, using)
-        ids = add_many(jobs, using=using)
-        if any(job.dedupe_key is not None for job in jobs):
-            _refuse_others(group_id, ids, using)
-        named: Sequence[str | None] = names or [None] * len(ids)
-        rows = [
-            GroupMember(job_id=job_id, group_id=group_id, name=name) for job_id, name in zip(ids, named, strict=True)
-        ]
-        GroupMember.objects.using(using).bulk_create(rows, batch_size=vendor(using).insert_rows_max)
-        return ids
+        lock_group(group_id, using)
+        return insert_members(group_id, jobs, names, using)
+
+
+def lock_group(group_id: int, using: str) -> None:
+    """Lock the row of a group that members are to be added to. Raises InvalidValue if it takes none."""
+    group = JobGroup.objects.using(using).filter(pk=group_id).defer("data").select_for_update().first()
+    if group is None:
+        raise InvalidValue(f"there is no group {group_id}. Nothing was written.")
+    if group.state == JobGroup.State.ENDED or group.canceled_at is not None:
+        how = "was canceled" if group.canceled_at is not None else "has ended"
+        raise InvalidValue(
+            f"the group {group.name!r} ({group_id}) {how}, and takes no more jobs. Nothing was written; "
+            "make another group."
+        )
+
+
+def insert_members(
+    group_id: int, jobs: Sequence[NewJob], names: Sequence[str] | None, using: str, *, added_by: int | None = None
+) -> list[int]:
+    """Insert jobs, and their rows as members of a group whose row is locked; their ids, in order."""
+    refuse_held_keys(jobs, using)
+    ids = add_many(jobs, using=using)
+    if any(job.dedupe_key is not None for job in jobs):
+        _refuse_others(group_id, ids, using)
+    named: Sequence[str | None] = names or [None] * len(ids)
+    rows = [
+        GroupMember(job_id=job_id, group_id=group_id, name=name, added_by=added_by)
+        for job_id, name in zip(ids, named, strict=True)
+    ]
+    GroupMember.objects.using(using).bulk_create(rows, batch_size=vendor(using).insert_rows_max)
+    return ids
 
 
 def refuse_held_keys(jobs: Sequence[NewJob], using: str) -> None:

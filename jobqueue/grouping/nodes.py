@@ -37,12 +37,16 @@ _PAUSES_MS = (1, 2, 4, 8, 16, 32, 64)
 _COLUMNS = ("pk", "queue", "task", "ordering_key", "options", "status", "gate")
 
 
-def note_ends(by_state: Mapping[int, Collection[int]], using: str) -> list[int]:
-    """Note that these nodes have ended so, in the open transaction that ends them; the ids of their children."""
+def note_ends(by_state: Mapping[int, Collection[int]], using: str, *, late: bool = False) -> list[int]:
+    """Note that these nodes have ended so, in the open transaction that ends them; the ids of their children.
+
+    `late`: some pairs may be newer than the snapshot of the transaction.
+    """
     children: set[int] = set()
     for state, parents in sorted(by_state.items()):
-        # The pairs never change, so any snapshot shows them; they are written by their key, which locks no others.
+        # They are written by their key, which locks no others.
         rows = GroupParent.objects.using(using).filter(parent_id__in=sorted(parents))
+        rows = rows.order_by("pk").select_for_update() if late else rows
         pairs = list(rows.values_list("pk", "child_id"))
         for by_key in _by_key((pk for pk, _ in pairs), using):
             vendor(using).update_by_key(by_key.filter(state=State.OUTSTANDING), {"state": state})

@@ -23,7 +23,7 @@ from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.payload import JSON, encode
-from jobqueue.validation import check_int, check_list, check_text
+from jobqueue.validation import check_group_name, check_int, check_list
 
 if TYPE_CHECKING:
     from jobqueue.grouping.members import Callback
@@ -57,7 +57,7 @@ def group(
     callbacks. Raises PayloadError, PayloadTooLarge, InvalidValue, InvalidType and WrongDatabase, for callbacks
     too, before anything is written.
     """
-    words = check_name(name, "group")
+    words = check_group_name(name, "group")
     if chunk_size is not None:
         check_int(chunk_size, "chunk_size", 1, CHUNK_MAX)
     callbacks = {"on_success": on_success, "on_failure": on_failure, "on_done": on_done}
@@ -67,16 +67,6 @@ def group(
 def encoded_data(data: JSON) -> Encoded | None:
     """`data` of a group as it is stored. Raises PayloadError and PayloadTooLarge."""
     return None if data is None else Encoded(encode(data, max_bytes=load().max_payload_bytes, what="data"))
-
-
-def check_name(name: str, what: str) -> str:
-    """The name of a group, a workflow or a node, without spaces around it. Raises InvalidValue, InvalidType."""
-    words = check_text(name, "name").strip()
-    if not 1 <= len(words) <= 255 or not words.isprintable():
-        raise InvalidValue(
-            f"the name of a {what} has 1 to 255 printable characters, got {words!r:.60}. Nothing was written."
-        )
-    return words
 
 
 class GroupMaker:

@@ -189,7 +189,7 @@ def _nodes_that_did_not_end_well(group_id: int, using: str) -> dict[int, str]:
     wrong = GroupMember.objects.using(using).filter(
         group_id=group_id, state__in=(MemberState.FAILED, MemberState.CANCELED)
     )
-    # Jobs that a running node has added to the group have no name, and are no nodes.
+    # Plain SQL may have added members without a name, which are no nodes.
     rows = wrong.filter(name__isnull=False).order_by("pk").values_list("pk", "name")
     return {job_id: str(name) for job_id, name in rows}
 

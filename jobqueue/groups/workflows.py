@@ -19,9 +19,9 @@ from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
-from jobqueue.groups.making import check_name, encoded_data
+from jobqueue.groups.making import encoded_data
 from jobqueue.payload import JSON
-from jobqueue.validation import check_list
+from jobqueue.validation import check_group_name, check_list
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded
@@ -49,7 +49,7 @@ def workflow(
     it, "continue" lets it run, "hold" keeps it until groups.resume() or a retry of the parent. `data` and callbacks are
     as those of group(). Nothing is written before start(). Raises InvalidValue, InvalidType, PayloadError.
     """
-    words = check_name(name, "workflow")
+    words = check_group_name(name, "workflow")
     if if_failed not in _IF_FAILED:
         raise InvalidValue(
             f'if_failed must be "cancel", "continue" or "hold", got {if_failed!r:.60}. Nothing was written.'
@@ -211,7 +211,7 @@ class Workflow:
         return found
 
     def _checked_name(self, name: str) -> str:
-        found = check_name(name, "node")
+        found = check_group_name(name, "node")
         if found in self._nodes:
             raise InvalidValue(f"there are two nodes {found!r} in the workflow {self._name!r}. Nothing was written.")
         return found

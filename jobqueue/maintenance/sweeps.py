@@ -16,7 +16,7 @@ from django.db import connections
 from jobqueue.conf import Settings
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
-from jobqueue.grouping.ends import STATE_OF, end_if_last, end_members, outstanding
+from jobqueue.grouping.ends import STATE_OF, end_if_last, outstanding
 from jobqueue.grouping.nodes import undecided
 from jobqueue.locks.lease import Turn
 from jobqueue.models import GroupMember, Job, JobGroup
@@ -24,7 +24,7 @@ from jobqueue.ordering import lanes
 from jobqueue.ordering.lanes import LOWEST
 from jobqueue.ordering.promote import sweep
 from jobqueue.transitions.canceling import cancel_members
-from jobqueue.transitions.dependants import decide_dependants, decide_nodes
+from jobqueue.transitions.dependants import decide_nodes, end_with_dependants
 
 #: the worker that holds this lease lock sweeps for all workers of the database
 LOCK_NAME = "jobqueue: ordering sweep"
@@ -165,7 +165,7 @@ def _repair(group_id: int, job_ids: list[int], using: str) -> Counter[str]:
         for job_id in job_ids:
             if (status := known.get(job_id, Job.Status.CANCELED)) in STATE_OF:
                 ends.setdefault(STATE_OF[Job.Status(status)], []).append(job_id)
-        end_members(decide_dependants({group_id: ends}, {*job_ids}, using), using)
+        end_with_dependants({group_id: ends}, {*job_ids}, using)
         ended = sum(map(len, ends.values()))
     return Counter(groups_members_ended=ended, groups_ended=int(bool(ended) and before.exists()))
 
@@ -174,5 +174,5 @@ def _decide(group_id: int, nodes: list[int], using: str) -> Counter[str]:
     """Decide nodes whose parents have all ended, as after a cancel of very many, or a retry in that moment."""
     with vendor(using).transaction(connections[using]):
         canceled = decide_nodes(group_id, nodes, using)
-        end_members({group_id: {GroupMember.State.CANCELED: canceled}} if canceled else {}, using)
+        end_with_dependants({group_id: {GroupMember.State.CANCELED: canceled}} if canceled else {}, (), using)
     return Counter(groups_members_ended=len(canceled))

@@ -744,6 +744,8 @@ class Migration(migrations.Migration):
                 ('group_id', models.BigIntegerField(verbose_name='group')),
                 ('state', fields.TinyIntegerField(choices=[(0, 'outstanding'), (1, 'done'), (2, 'failed'), (3, 'canceled')], db_default=0, default=0, verbose_name='state')),
                 ('name', fields.NameField(max_length=255, null=True, verbose_name='name')),
+                ('added_by', models.BigIntegerField(null=True, verbose_name='added by')),
+                ('late_children', models.BooleanField(db_default=False, default=False, verbose_name='late children')),
             ],
             options={
                 'verbose_name': 'member of a group',

@@ -93,6 +93,10 @@ class GroupMember(models.Model):
     state = TinyIntegerField(_("state"), choices=State.choices, default=State.OUTSTANDING, db_default=0)
     # Of a node.
     name = NameField(_("name"), max_length=GROUP_CHARS, null=True)
+    # Of a node that a running node has added: the job of that one.
+    added_by = models.BigIntegerField(_("added by"), null=True)
+    # Nodes were added behind it when its job was claimed already, perhaps: grouping.ends.
+    late_children = models.BooleanField(_("late children"), default=False, db_default=False)
 
     class Meta:
         db_table = "job_group_member"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from jobqueue.db.callers_transaction import send_after_commit
-from jobqueue.grouping.ends import Ends
+from jobqueue.grouping.ends import Ends, end_groups, write_ends
 from jobqueue.grouping.members import is_parent
 from jobqueue.grouping.nodes import behind_canceled, decide, note_ends
 from jobqueue.models import GroupMember, Job
@@ -21,7 +21,22 @@ LEVELS = 3
 _CANCELED = GroupMember.State.CANCELED
 
 
-def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
+def end_with_dependants(ends: Ends, parents: Collection[int], using: str) -> None:
+    """Write the ends of members in the open transaction that ends their jobs, and all that follows from them.
+
+    `parents`: those of them that nodes are known to wait for.
+    """
+    changed, late = set[int](), set[int]()
+    while ends:
+        if parents:
+            ends = _decide_dependants(ends, parents, using, late=bool(late))
+        groups, ends = write_ends(ends, late, using)
+        changed |= groups
+        parents = late = {job_id for by_state in ends.values() for ids in by_state.values() for job_id in ids}
+    end_groups(changed, using)
+
+
+def _decide_dependants(ends: Ends, parents: Collection[int], using: str, *, late: bool) -> Ends:
     """Decide the nodes that wait for those of `ends` that are in `parents`, in the open transaction that ends them.
 
     Returns `ends` with the nodes that are canceled because of them.
@@ -29,7 +44,7 @@ def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
     found = {group_id: {state: [*ids] for state, ids in by_state.items()} for group_id, by_state in ends.items()}
     for group_id, by_state in sorted(ends.items()):
         mine = {state: [job_id for job_id in ids if job_id in parents] for state, ids in by_state.items()}
-        nodes = note_ends({state: ids for state, ids in mine.items() if ids}, using)
+        nodes = note_ends({state: ids for state, ids in mine.items() if ids}, using, late=late)
         if gone := decide_nodes(group_id, nodes, using):
             found[group_id].setdefault(_CANCELED, []).extend(gone)
     return found
@@ -38,7 +53,7 @@ def decide_dependants(ends: Ends, parents: Collection[int], using: str) -> Ends:
 def decide_nodes(group_id: int, nodes: Collection[int], using: str) -> list[int]:
     """Decide nodes of which no parent may be outstanding, and what follows from that; the ids of the canceled ones.
 
-    Call it in an open transaction, and end_members() for those that it returns.
+    Call it in an open transaction, and end_with_dependants() for those that it returns.
     """
     gone: list[int] = []
     for level in count(1):

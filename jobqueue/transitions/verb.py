@@ -22,7 +22,7 @@ from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import LeaseLost
 from jobqueue.gates.limits import slots_to_free
 from jobqueue.gates.waiting import open_next
-from jobqueue.grouping.ends import STATE_OF, end_members, outstanding_again
+from jobqueue.grouping.ends import STATE_OF, outstanding_again
 from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
@@ -36,7 +36,7 @@ from jobqueue.signals import (
     job_failed,
     job_reaped,
 )
-from jobqueue.transitions.dependants import decide_dependants
+from jobqueue.transitions.dependants import end_with_dependants
 from jobqueue.transitions.leases import Lease, lost
 
 #: signals about a run, which also say which attempt it was and in which worker
@@ -131,8 +131,7 @@ def end_in_groups(jobs: Iterable[tuple[int, JSON, Job.Status]], using: str) -> N
             ends.setdefault(group_id, {}).setdefault(STATE_OF[status], []).append(job_id)
             if is_parent(options):
                 parents.add(job_id)
-    if ends:
-        end_members(decide_dependants(ends, parents, using) if parents else ends, using)
+    end_with_dependants(ends, parents, using)
 
 
 def run_again_in_groups(jobs: Iterable[Job], using: str) -> None:

@@ -33,6 +33,10 @@ def test_each_node_stands_to_the_right_of_its_parents():
     assert all(found.own[parent] < found.own[node] for node, above in parents.items() for parent in above)
 
 
+def test_a_node_stands_to_the_right_of_a_parent_that_was_added_later():
+    assert arrange([1, 2, 3], {2: [1, 3], 3: [1]}).own == {1: 0, 2: 2, 3: 1}
+
+
 def test_each_node_stands_once_in_its_layer():
     parents = tangle()
     found = arrange([*parents], parents)

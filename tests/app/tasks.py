@@ -662,6 +662,14 @@ def grow(depth):
     return depth
 
 
+@task()
+def fan_out(count):
+    """Add so many nodes to the workflow."""
+    for number in range(count):
+        current_job().group.add(add, number, number)
+    return count
+
+
 @task(max_attempts=1)
 def grow_late():
     current_job().group.add(grow, 0)

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobqueue import groups
+from jobqueue import groups, workflow
+from jobqueue.context.job_context import JobContext
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.transitions import ack, ack_many, claim, fail
+from jobqueue.transitions import ack, ack_many, claim, fail, reap
+from tests.app import tasks
+from tests.factories import expire
 from tests.faults.cuts import before_first, disconnected, each_cut
 from tests.faults.test_groups_walk import STRIDE, repair
 from tests.groups import nodes
@@ -53,6 +56,56 @@ def all_ended(if_failed):
     return SimpleNamespace(number=number)
 
 
+def adder_and_leaf_run():
+    """A node that runs and has a child, and another one that runs and has none."""
+    nodes.empty()
+    wf = workflow("grows", **nodes.CALLBACKS)
+    wf.add(tasks.add, 1, 2, name="child", after=[wf.add(tasks.add, 1, 1, name="top")])
+    wf.add(tasks.add, 1, 2, name="leaf")
+    number = wf.start()
+    top, leaf = claim("default", 2, worker="w")
+    return SimpleNamespace(number=number, top=top, lease=leaf)
+
+
+def leaf_has_late_child():
+    """As adder_and_leaf_run(), and the one has added a node that runs after the other."""
+    found = adder_and_leaf_run()
+    add_more(found.top)
+    return found
+
+
+def add_more(lease):
+    """Add a node that runs after the leaf, and another one."""
+    running = JobContext(lease)
+    running.group.add(tasks.add, 3, 4, name="more", after=["leaf"])
+    running.group.add(tasks.add, 5, 6)
+
+
+def check_added(given):
+    """Each of the nodes with all its pairs, or nothing of it; a second run of the adding job adds what is missing."""
+    found = GroupMember.objects.filter(added_by__isnull=False)
+    ids = {str(name): pk for pk, name in found.values_list("pk", "name")}
+    assert [*ids] in ([], ["more"], ["more", "add"])
+    assert Job.objects.count() == GroupMember.objects.count() == 3 + len(ids)
+    pairs = {(nodes.job("child").pk, job_id) for job_id in ids.values()}
+    pairs |= {(ids["more"], given.lease.job_id)} if ids else set()
+    old = (nodes.job("child").pk, given.top.job_id)
+    assert {*GroupParent.objects.values_list("child_id", "parent_id")} == {old, *pairs}
+    expire(given.top.job_id)
+    reap()
+    (again,) = (lease for lease in claim("default", 5, worker="w") if lease.job_id == given.top.job_id)
+    add_more(again)
+    now = dict(GroupMember.objects.filter(added_by__isnull=False).order_by("pk").values_list("name", "pk"))
+    assert [*now] == ["more", "add"]
+    assert ids.items() <= now.items()
+
+
+def check_late_child(given):
+    """The leaf has ended and its late child is open, or neither."""
+    done = Job.objects.get(pk=given.lease.job_id).status == Job.Status.DONE
+    assert ("more" in nodes.behind_the_gate()) is not done
+
+
 def check_start(given):
     """All of it, or nothing."""
     found = (Job.objects.count(), GroupMember.objects.count(), GroupParent.objects.count(), JobGroup.objects.count())
@@ -88,6 +141,13 @@ WORKS = {
     "start": (nothing, lambda given: nodes.diamond(), check_start, 1),
     "the last parent's ack": (last_parent_runs, lambda given: ack(given.lease), check_opened, 1),
     "a failure that cancels": (top_runs, lambda given: fail(given.lease, error="wrong"), check_canceled, 1),
+    "two adds": (adder_and_leaf_run, lambda given: add_more(given.top), check_added, 1),
+    "the end of a node with a late child": (
+        leaf_has_late_child,
+        lambda given: ack(given.lease),
+        check_late_child,
+        1,
+    ),
     "resume": (partial(all_ended, "cancel"), lambda given: groups.resume(given.number), check_resumed, 2),
     "resume of a held one": (partial(all_ended, "hold"), lambda given: groups.resume(given.number), check_resumed, 1),
 }

@@ -8,6 +8,7 @@ import pytest
 from django.db import Error, connection, connections, transaction
 
 from jobqueue import current_job, group, groups, transitions
+from jobqueue.context.running_group import RunningGroup
 from jobqueue.exceptions import (
     InvalidType,
     InvalidValue,
@@ -15,7 +16,6 @@ from jobqueue.exceptions import (
     PayloadError,
     WrongDatabase,
 )
-from jobqueue.grouping.running import RunningGroup
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.testing import drain
 from tests.app import tasks

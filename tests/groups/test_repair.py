@@ -6,10 +6,10 @@ import pytest
 
 from jobqueue import group, groups, transitions
 from jobqueue.conf import load
+from jobqueue.context.running_group import RunningGroup
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping import ends, members
-from jobqueue.grouping.running import RunningGroup
 from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import GroupMember, Job, JobGroup
 from jobqueue.retention.deletion import those_that_stay

@@ -9,10 +9,10 @@ from django.db import transaction
 
 from jobqueue import groups, transitions, workflow
 from jobqueue.conf import load
+from jobqueue.context.running_group import Parents
 from jobqueue.db.clock import UtcNowPlus, read_now
 from jobqueue.exceptions import InvalidType, InvalidValue, QueueFull, WrongArguments, WrongDatabase
 from jobqueue.explain import explain_job, explain_queue
-from jobqueue.grouping.running import Parents
 from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.testing import drain, travel

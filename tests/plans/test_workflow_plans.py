@@ -6,8 +6,8 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import groups, workflow
 from jobqueue.conf import load
+from jobqueue.context.running_group import Parents
 from jobqueue.explain import explain_job
-from jobqueue.grouping.running import Parents
 from jobqueue.maintenance import cleaner, sweeps
 from jobqueue.models import JobGroup
 from jobqueue.transitions import ack, ack_many, claim, fail, retry

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from jobqueue import group, groups
 from jobqueue.conf import load
-from jobqueue.grouping.running import RunningGroup
+from jobqueue.context.running_group import RunningGroup
 from jobqueue.maintenance import sweeps
 from jobqueue.models import Job
 from jobqueue.signals import group_ended

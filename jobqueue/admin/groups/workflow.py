@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple
 from unicodedata import east_asian_width
@@ -44,7 +45,7 @@ class Layout:
 def arrange(nodes: Sequence[int], parents: Parents) -> Layout:
     """The places of all nodes. The same nodes and parents give the same places.
 
-    `nodes`: each after its parents. Parents that are not among the nodes do not count.
+    Parents that are not among the nodes do not count.
     """
     known = {*nodes}
     ups = {node: [parent for parent in parents.get(node, ()) if parent in known] for node in nodes}
@@ -68,11 +69,19 @@ def arrange(nodes: Sequence[int], parents: Parents) -> Layout:
 
 
 def depths(nodes: Sequence[int], parents: Parents) -> dict[int, int]:
-    """The layer of each node, from 0. `nodes`: each after its parents; others do not count."""
+    """The layer of each node, from 0. Parents that are not among the nodes do not count."""
+    known = {*nodes}
+    ups = {node: [parent for parent in parents.get(node, ()) if parent in known] for node in nodes}
+    try:
+        # A node that another one has added is younger than the nodes that wait for both.
+        order = [*TopologicalSorter(ups).static_order()]
+    except CycleError:
+        # Plain SQL has written them.
+        order = [*nodes]
     found: dict[int, int] = {}
-    for node in nodes:
-        found[node] = 1 + max((found[parent] for parent in parents.get(node, ()) if parent in found), default=-1)
-    return found
+    for node in order:
+        found[node] = 1 + max((found[parent] for parent in ups[node] if parent in found), default=-1)
+    return {node: found[node] for node in nodes}
 
 
 def _pass(layers: list[list[int]], own: Mapping[int, int], ups: Parents) -> None:
@@ -165,7 +174,7 @@ class Node(NamedTuple):
 
 
 def draw(nodes: Sequence[Node], parents: Mapping[int, Sequence[int]], *, title: str, links: bool = True) -> SafeString:
-    """The drawing. `nodes`: each after its parents. The table beside it says the same to those who do not see it.
+    """The drawing. The table beside it says the same to those who do not see it.
 
     `links`: whether a box leads to the page of its job.
     """
@@ -282,7 +291,7 @@ def graph(group: JobGroup, *, links: bool) -> str:
     `links`: whether nodes lead to the pages of their jobs.
     """
     using = load().database
-    # In the order of the index; a node has a larger id than its parents.
+    # In the order of the index.
     rows = GroupMember.objects.using(using).filter(group_id=group.pk).order_by("state", "job_id")
     rows = vendor(using).force_index(rows, "ix_group_member")
     members: list[Member] = list(rows.values_list("job_id", "name", "state")[: NODES_MAX + 1])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jobqueue.compat import AnyTask
-from jobqueue.exceptions import InvalidValue
+from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.grouping.members import (
     Group,
     MemberFailure,
@@ -14,12 +14,16 @@ from jobqueue.grouping.members import (
     callback_of,
     failures_of,
     group_of,
+    is_node,
     read_group,
     results_of,
     template,
 )
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.payload import JSON
+from jobqueue.transitions.adding import AddedNode, NodesAddedBefore, add_node
+from jobqueue.transitions.leases import Lease
+from jobqueue.validation import check_group_name, check_list
 
 State = GroupMember.State
 
@@ -30,8 +34,11 @@ class RunningGroup:
     Each look at a count reads the database; counts of a group that has not ended may lag.
     """
 
-    def __init__(self, group_id: int, using: str) -> None:
+    def __init__(self, group_id: int, using: str, lease: Lease | None = None) -> None:
         self.id, self._using = group_id, using
+        #: of a node of a workflow
+        self._lease = lease
+        self._before: NodesAddedBefore | None = None
 
     def _read(self) -> Group:
         row = JobGroup.objects.using(self._using).filter(pk=self.id).first()
@@ -78,20 +85,57 @@ class RunningGroup:
         """The members that are FAILED or CANCELED, with their errors, in the order in which they were added."""
         return failures_of(self.id, self._using)
 
-    def add(self, task: AnyTask, *args: JSON, **kwargs: JSON) -> int:
+    def add(
+        self, task: AnyTask, *args: JSON, name: str | None = None, after: Iterable[str | int] = (), **kwargs: JSON
+    ) -> int:
         """Add a member to the group, which does not end before it has ended; the job's id.
 
+        In a workflow it is a node, which runs when all nodes of `after` have ended: names, or ids that add() has
+        returned. The nodes that wait for this one wait for it too, but for those that this one has added. `name` is
+        that of the task's function, with -2, -3 and so on when it is taken. A job that runs again gets the nodes that
+        its earlier runs have added: by `name`, or without one by task and arguments.
+
         In the caller's transaction, if there is one. Raises InvalidValue if the group has ended, as for its callbacks,
-        or was canceled, and what enqueue() raises. Nothing was written then.
+        or was canceled, for a name that is taken, an unknown parent, and nodes that would wait for each other; in a
+        workflow LeaseLost; and what enqueue() raises. Nothing was written then.
         """
         job = template(task, list(args), dict(kwargs), self._using)
-        return add_members(self.id, [job], using=self._using)[0]
+        parents = _checked_parents(after)
+        if self._lease is None:
+            if name is not None or parents:
+                raise InvalidValue(
+                    "name= and after= are for nodes of a workflow, which this job is not. Nothing was written; leave "
+                    "them out, and give the task's own arguments of these names by position."
+                )
+            return add_members(self.id, [job], using=self._using)[0]
+        base = str(task.module_path).rpartition(".")[2]
+        node = AddedNode(job, base, None if name is None else check_group_name(name, "node"), parents)
+        if self._before is None:
+            self._before = NodesAddedBefore(self._lease, self.id)
+        return self._before.find(node) or add_node(self._lease, self.id, node)
 
 
-def group_of_job(options: Any, using: str) -> RunningGroup | None:
-    """The group of a job with these options; None if it has none."""
-    found = group_of(options) or callback_of(options)
-    return None if found is None else RunningGroup(found, using)
+def _checked_parents(after: Any) -> list[str | int]:
+    if isinstance(after, str):
+        raise InvalidType(f"after must be a list of nodes, got {after!r:.60}. Nothing was written; write after=[...].")
+    check_list(after, "after", Iterable)
+    found = list(after)
+    for one in found:
+        if not isinstance(one, (str, int)) or isinstance(one, bool):
+            raise InvalidType(
+                f"after has names of nodes, or ids that add() has returned, got {type(one).__name__}. Nothing was "
+                "written."
+            )
+    return found
+
+
+def group_of_job(lease: Lease) -> RunningGroup | None:
+    """The group of the job that runs under this lease; None if it has none."""
+    found = group_of(lease.options)
+    if found is not None:
+        return RunningGroup(found, lease.using, lease if is_node(lease.options) else None)
+    found = callback_of(lease.options)
+    return None if found is None else RunningGroup(found, lease.using)
 
 
 class Parents(Mapping[str, JSON]):
