@@ -44,7 +44,9 @@ def schedule(database, seed, seconds, outages=True):
         if (database != "sqlite" or place == ANYWHERE) and (outages or place != SERVER)
     }
     count = round(seconds * PER_SECOND)
-    kinds = list(weights)
+    # One outage for sure, and not one of each sort: most of the time the others need a server.
+    left_out = rng.choice(("crash_server", "restart_server"))
+    kinds = [kind for kind in weights if kind != left_out]
     rng.shuffle(kinds)
     kinds += rng.choices(list(weights), list(weights.values()), k=max(0, count - len(kinds)))
     # The rare and heavy ones among the others, and none before the workers have something to do.

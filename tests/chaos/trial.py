@@ -239,11 +239,16 @@ class Trial:
         for thread in self._threads:
             thread.join()
         connection.close()
+        self.say("the load ends")
         for one in self.helpers[2:]:
-            wait_until(one.group.has_ended, what=lambda one=one: f"the end of {one.name}: {one.said()}")
+            try:
+                one.group.wait()
+            except AssertionError as error:
+                self.violation(f"{one.name} does not end", str(error))
 
     def _drain(self):
         """Until all jobs have ended; those that failed as they were meant to are redriven first."""
+        self.say("the load has ended")
         begun = time.monotonic()
         self._persist(lambda: Count.objects.filter(name="mercy").update(value=1))
         self._persist(lambda: schedules.disable("ticks", reason="the end of the trial"))
@@ -289,6 +294,7 @@ class Trial:
 
     def _recover(self):
         """Kill the whole worker that runs a job, and measure when the job starts again."""
+        self.say("all jobs have ended")
         job = int(tasks.probe.enqueue().id)
         start = wait_until(lambda: self._starts_of(job), what="the start of the probe")[0]
         holder = next(one for one in self.workers if start["pid"] in one.group.members())
@@ -335,6 +341,7 @@ class Trial:
             "database": VENDOR,
             "seed": self.seed,
             "seconds": self.seconds,
+            "planned": len(self.planned),
             "faults": sum(self.counted.values()),
             "kinds": dict(sorted(self.counted.items())),
             "jobs": Job.objects.count(),
