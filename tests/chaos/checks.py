@@ -4,11 +4,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jobqueue.models import GroupMember, Job, JobGroup
-from tests.chaos import notes
-from tests.chaos.models import Count, Effect, Intent
-from tests.chaos.tasks import LOCK_SECONDS, MEANT
-from tests.proofs import audit
+from jobqueue.models import JobGroup
+from tests.chaos.notes import LOCK_SECONDS, MEANT
+from tests.proofs.audit import illegal
 
 READY, PROCESSING, DONE, FAILED, CANCELED = range(5)
 #: queues whose jobs need not have an effect
@@ -52,21 +50,6 @@ class Evidence:
         return any(since - 1 < at < until + 2 for since, until in self.stops)
 
 
-def collect(log, stops):
-    """The evidence of the trial whose database is connected."""
-    return Evidence(
-        lines=notes.read(log),
-        jobs=Job.objects.in_bulk(),
-        edges=audit.edges(),
-        effects=list(Effect.objects.order_by("pk")),
-        intents=list(Intent.objects.order_by("pk")),
-        groups=list(JobGroup.objects.all()),
-        members=Counter(GroupMember.objects.values_list("group_id", "state")),
-        counts=dict(Count.objects.values_list("name", "value")),
-        stops=stops,
-    )
-
-
 def shown(job):
     """A job in a line."""
     return (
@@ -99,7 +82,7 @@ def all_have_ended(e):
 def states_follow_the_machine(e):
     """Only legal changes, an unbroken chain, one end per life, fences that grow: by the triggers."""
     retried = {line["job"] for line in e.of("verb")} | {j for j, job in e.jobs.items() if job.queue == "doomed"}
-    yield from audit.violations(retried)
+    yield from illegal(e.edges, retried)
     last = {}
     for job, _, new, _ in e.edges:
         last[job] = new

@@ -7,10 +7,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.chaos.settings import LEASE_SECONDS
 from tests.proxy import COMMIT
 from tests.settings import VENDOR
 
+#: of all workers and relays of a trial
+LEASE_SECONDS = 6.0
 #: longer than a lease
 LONG = LEASE_SECONDS + 3
 #: in a full trial of thirty seconds

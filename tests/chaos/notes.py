@@ -8,6 +8,10 @@ import os
 import time
 
 VARIABLE = "JOBQUEUE_TEST_LOG"
+#: what the lease locks of jobs last
+LOCK_SECONDS = 3
+#: the error of jobs whose failure is part of the load
+MEANT = "meant to fail"
 
 
 def note(event, **facts):

@@ -6,6 +6,7 @@ FOLDER gets result.json, the log, the journal and the output of all processes.
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def main(arguments):
     os.environ["JOBQUEUE_TEST_NAME"] = str(options.folder / "database") if sqlite else name
     os.environ["JOBQUEUE_TEST_LOG"] = str(options.folder / "log")
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.chaos.settings"
+    # Whoever ends it early wants its workers ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     import django
 
     django.setup()

@@ -46,7 +46,13 @@ def attempt(options: argparse.Namespace, seed: str, only: Sequence[int] | None =
         command += ["--only", ",".join(map(str, only))]
     with (folder / "output").open("wb") as output:
         env = {**os.environ, "JOBQUEUE_TEST_DB": options.db}
-        subprocess.run(command, cwd=ROOT, check=False, stdout=output, stderr=output, env=env)
+        trial = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, env=env)
+        try:
+            trial.wait()
+        except BaseException:
+            trial.terminate()
+            trial.wait()
+            raise
     kept = folder / "result.json"
     result = json.loads(kept.read_text()) if kept.exists() else _broken_off(options, seed, folder)
     if result["violations"]:

@@ -1,9 +1,9 @@
 """Settings of all processes of a trial."""
 
+from tests.chaos.faults import LEASE_SECONDS
 from tests.settings_process import *  # noqa: F403
 from tests.settings_process import DATABASES, INSTALLED_APPS, JOBQUEUE, env
 
-LEASE_SECONDS = 6.0
 INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "tests.app"] + ["tests.chaos"]
 DATABASES["default"]["CONN_MAX_AGE"] = env.int("JOBQUEUE_CHAOS_CONN_MAX_AGE", default=0)
 JOBQUEUE |= {

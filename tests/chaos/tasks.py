@@ -11,10 +11,8 @@ from jobqueue.idempotency import once
 from jobqueue.locks import lease_lock, mutex
 from jobqueue.outbox import subscriber
 from tests.chaos.models import Count, Effect
-from tests.chaos.notes import note
+from tests.chaos.notes import LOCK_SECONDS, MEANT, note
 
-LOCK_SECONDS = 3
-MEANT = "meant to fail"
 #: so many that no job runs out of attempts by the faults alone
 MANY = 200
 

@@ -12,15 +12,16 @@ from types import SimpleNamespace
 from django.db import DatabaseError, InterfaceError, connection, connections
 from django.db.models import Count as CountOf
 
-from jobqueue import dead_letters, schedules
+from jobqueue import dead_letters, flow, schedules
 from jobqueue.exceptions import JobQueueError
-from jobqueue.models import Job, JobGroup, OutboxEvent
+from jobqueue.models import GroupMember, Job, JobGroup, OutboxEvent
 from tests.chaos import checks, faults, notes, tasks
 from tests.chaos.commands import Command
-from tests.chaos.models import Count
-from tests.chaos.settings import LEASE_SECONDS
+from tests.chaos.faults import LEASE_SECONDS
+from tests.chaos.models import Count, Effect, Intent
 from tests.chaos.weather import Weather
 from tests.patience import patient, wait_until
+from tests.proofs import audit
 from tests.servers import control
 from tests.settings import VENDOR
 
@@ -102,7 +103,7 @@ class Trial:
             sampling.set()
             sampler.join()
             self._end()
-        for found in checks.violations(checks.collect(self.log.path, self.stops)):
+        for found in checks.violations(self._evidence()):
             self.violation(found)
         self._look_for_leftovers()
 
@@ -251,6 +252,9 @@ class Trial:
         self.say("the load has ended")
         begun = time.monotonic()
         self._persist(lambda: Count.objects.filter(name="mercy").update(value=1))
+        # What an operator has begun who was killed or cut off.
+        self._persist(lambda: flow.resume("plain"))
+        self._persist(lambda: flow.clear_limit("solo", task="tests.chaos.tasks.solo"))
         self._persist(lambda: schedules.disable("ticks", reason="the end of the trial"))
         left, moved = None, time.monotonic()
         while time.monotonic() - moved < patient(STUCK_SECONDS) / 5:
@@ -323,6 +327,19 @@ class Trial:
         if self.proxy:
             self.proxy.close()
         connection.close()
+
+    def _evidence(self):
+        return checks.Evidence(
+            lines=notes.read(self.log.path),
+            jobs=Job.objects.in_bulk(),
+            edges=audit.edges(),
+            effects=list(Effect.objects.order_by("pk")),
+            intents=list(Intent.objects.order_by("pk")),
+            groups=list(JobGroup.objects.all()),
+            members=Counter(GroupMember.objects.values_list("group_id", "state")),
+            counts=dict(Count.objects.values_list("name", "value")),
+            stops=self.stops,
+        )
 
     def _look_for_leftovers(self):
         """After the last worker: no lease, no lane, no open session."""
