@@ -1,5 +1,6 @@
 """The processes of a trial: they are killed, end when they are told to, and are started again."""
 
+import re
 import signal
 import time
 from contextlib import suppress
@@ -11,6 +12,8 @@ from tests.process.harness import command
 END_SECONDS = 60
 #: the exit status of a command that cannot begin
 NO_DATABASE = 3
+#: and that of a worker whose monitor was killed before it was ready
+UNREADY = 1
 
 
 class Command:
@@ -32,15 +35,26 @@ class Command:
         """Its end by SIGKILL is meant."""
         self._expected = self._expected | {-signal.SIGKILL}
 
+    def child_killed(self):
+        """One of its processes is killed: a worker that is not ready yet ends if that was its monitor."""
+        if self._is_young():
+            self._expected = self._expected | {UNREADY}
+
     def terminated(self):
         """Tell it to end in order."""
         if not self.group.has_ended():
+            if self._told:
+                # The second time it does not wait for its jobs.
+                self._expected = self._expected | {128 + signal.SIGTERM}
             self._told = time.monotonic()
-            if self._told - self._began < patient(1.0):
+            if self._is_young():
                 # Python has not come to the handler yet.
                 self._expected = self._expected | {-signal.SIGTERM}
             with suppress(ProcessLookupError):
                 self.group.signal(signal.SIGTERM)
+
+    def _is_young(self):
+        return time.monotonic() - self._began < patient(1.0)
 
     def look(self):
         """Start it again if it has ended; how it ended, or that it does not, may be a violation."""
@@ -70,8 +84,8 @@ class Command:
 
     def _judge(self):
         status = self.group.process.poll()
-        if status == NO_DATABASE and "cannot be reached" in self.said():
-            # It was started while the database was away: it says so and leaves the rest to who has started it.
+        if status == NO_DATABASE and re.fullmatch(r".* cannot be (reached|read): .*\n", self.group.text()):
+            # It was started while the database was away, and has said nothing else.
             return
         by_itself = self._told is None and self._again and status == 0
         if status not in self._expected or by_itself:

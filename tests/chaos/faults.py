@@ -60,8 +60,9 @@ def schedule(database, seed, seconds, outages=True):
 def kill_child(trial, fault):
     """kill -9 of a child or monitor."""
     rng = fault.random
-    group = rng.choice(trial.workers).group
-    if pids := [pid for pid in group.members() if pid != group.pid]:
+    worker = rng.choice(trial.workers)
+    if pids := [pid for pid in worker.group.members() if pid != worker.group.pid]:
+        worker.child_killed()
         kill(rng.choice(pids), signal.SIGKILL)
 
 
