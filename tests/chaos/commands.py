@@ -84,7 +84,8 @@ class Command:
 
     def _judge(self):
         status = self.group.process.poll()
-        if status == NO_DATABASE and re.fullmatch(r".* cannot be (reached|read): .*\n", self.group.text()):
+        # The error of PostgreSQL has several lines.
+        if status == NO_DATABASE and re.match(r"[^\n]* cannot be (reached|read): ", self.group.text()):
             # It was started while the database was away, and has said nothing else.
             return
         by_itself = self._told is None and self._again and status == 0
