@@ -314,6 +314,8 @@ class Trial:
             self.violation(f"the job of a killed worker started again after {took} s, the bound is {RECOVERY_SECONDS}")
 
     def _starts_of(self, job):
+        # A worker that the last fault has ended is to be there when the job is free again.
+        self._look_after()
         return [line for line in notes.read(self.log.path) if line["event"] == "start" and line["job"] == job]
 
     def _end(self):
