@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo serve venv quick check test test-all test-map lint docs bench bench-check prove proofs screenshots release-check clean
+.PHONY: help demo serve venv quick check test test-all test-map lint docs bench bench-check prove chaos proofs screenshots release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1 	/'
@@ -42,6 +42,9 @@ bench-check: ## three minutes: enqueue and drain compared with main (BASE=commit
 
 prove: ## every promise at full size, in six hours at most; writes docs/proof/ (ISSUE=name for one page, DB=name on one database)
 	@sh scripts/prove.sh "$(ISSUE)" "$(DB)"
+
+chaos: ## kills, freezes, cuts and outages at once, from a seed; all promises must hold (SEED=7 DB=mysql FOR=30s REDUCE=yes)
+	@SEED="$(SEED)" DB="$(DB)" FOR="$(FOR)" ONLY="$(ONLY)" REDUCE="$(REDUCE)" sh scripts/chaos.sh
 
 proofs: ## each page of evidence and each figure in the docs; fails if one is stale
 	@sh scripts/proofs.sh

@@ -6,6 +6,7 @@ import re
 import selectors
 import socket
 import threading
+from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 
 from django.db import connections
@@ -49,19 +50,29 @@ class CuttingProxy:
         """Whether this request ends its session; a subclass may change it."""
         return self.longest is not None and len(asked) > self.longest
 
+    def reached(self) -> socket.socket | None:
+        """The server's end of a new session; None: the client is turned away. A subclass may turn more away."""
+        try:
+            return socket.create_connection(self._target)
+        except OSError:
+            return None
+
+    def end_sessions(self) -> None:
+        """End those that are open now."""
+        ended, self._links = self._links, []
+        _end(ended)
+
     def close(self) -> None:
-        """End all sessions."""
-        for one in [self._listener, *self._links]:
-            with suppress(OSError):
-                # Wakes the thread that waits for it.
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        """End all sessions, and accept no more."""
+        _end([self._listener, *self._links])
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                if (server := self.reached()) is None:
+                    client.close()
+                    continue
                 self._links += [client, server]
                 threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
 
@@ -97,6 +108,14 @@ class CuttingProxy:
             self._left -= 1
             self.cuts += 1
             return True
+
+
+def _end(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            # Wakes the thread that waits for it.
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
 
 
 @contextmanager

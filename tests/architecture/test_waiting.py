@@ -21,6 +21,7 @@ ALLOWED = {
     "patience.py": "the one way to wait",
     "blocking.py": "what the server lists is made anew only after 100 ms; SQLite and Redis tell nobody who waits",
     "app/": "bodies of jobs: they last, and look for a file by which the test lets them go on",
+    "chaos/": "faults and load last for a time that the seed decides, and recovery has a promised limit",
     "proofs/": "measures at full size, with limits that are promised",
     "servers/": "starts servers for others, too; when one does not stop, it is killed",
     "failures/real/": "code whose own timeout is the failure",
