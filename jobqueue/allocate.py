@@ -9,6 +9,7 @@ from typing import Any, Generic
 
 from django.db import Error, IntegrityError, connections, models
 
+from jobqueue.base.validation import check_int, check_key
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -19,7 +20,6 @@ from jobqueue.db.statements import placeholder
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, LockNotAcquired
 from jobqueue.failures import storable
 from jobqueue.models import IdempotencyRecord
-from jobqueue.validation import check_int, check_key
 
 N_MAX = 10_000
 _ROUNDS = 8

@@ -15,7 +15,9 @@ from django.core import checks
 from django.core.checks.registry import registry as registered
 from django.core.exceptions import SynchronousOnlyOperation
 
-from jobqueue.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, only_logs, signals, task_backends
+from jobqueue.base.compat import AnyTask, BaseTaskBackend, InvalidTask, TaskResult, only_logs, signals, task_backends
+from jobqueue.base.payload import JSON, dump
+from jobqueue.base.validation import TASK_CHARS, check_instant, check_key, check_queue
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import UNIQUE_MODES, TaskSpec, columns_of, spec_of
 from jobqueue.db.alias import alias_of, configured_alias
@@ -24,7 +26,6 @@ from jobqueue.db.clock import read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue, UnknownTask, WrongArguments
-from jobqueue.payload import JSON, dump
 from jobqueue.producer.enqueueing import add, add_dated, add_many, new_job, with_context
 from jobqueue.producer.insert import NewJob
 from jobqueue.producer.queue_names import known_queues
@@ -35,7 +36,6 @@ from jobqueue.tasks.nesting import warn_of_own_copy, warn_of_repeated_delivery
 from jobqueue.tasks.options import own_options
 from jobqueue.tasks.signature import hashed_key
 from jobqueue.tasks.versions import payload_of, unchecked_arguments
-from jobqueue.validation import TASK_CHARS, check_instant, check_key, check_queue
 
 
 class JobQueueBackend(BaseTaskBackend):

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeAlias
 
-from jobqueue.durations import to_seconds
+from jobqueue.base.durations import to_seconds
+from jobqueue.base.validation import signature_of
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.causes import classes
-from jobqueue.validation import signature_of
 
 
 class Uniform(Protocol):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from django.db import connections, models
 
+from jobqueue.base.validation import check_int, check_seconds
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.querysets import M, bound, check_changes, filters_by_window, gives_other_rows
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideTransaction, InvalidType, InvalidValue
-from jobqueue.validation import check_int, check_seconds
 
 # Longer lists of keys exceed what MySQL plans by index, or SQLite takes as parameters.
 CHUNK_MAX = 10_000

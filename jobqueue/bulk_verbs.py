@@ -12,6 +12,7 @@ from typing import Any
 from django.db import Error
 from django.db.models import QuerySet
 
+from jobqueue.base.validation import check_id
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_transient
@@ -23,7 +24,6 @@ from jobqueue.runs import stepping
 from jobqueue.runs.job_filter import check_filters, matching
 from jobqueue.runs.verbs import check_verb
 from jobqueue.runs.walking import count, newest_id
-from jobqueue.validation import check_id
 
 __all__ = ["Who", "matching", "record", "record_done", "stop"]
 

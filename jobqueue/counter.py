@@ -8,12 +8,12 @@ import threading
 from asgiref.sync import sync_to_async
 from django.db.models import Sum
 
+from jobqueue.base.validation import check_int, check_lock_name
 from jobqueue.context.guards import refuse_transaction_elsewhere
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.upsert import upsert
 from jobqueue.models import CounterShard
-from jobqueue.validation import check_int, check_lock_name
 
 SHARDS_MAX = 1024
 _ADD_MAX = 2**53

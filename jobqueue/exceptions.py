@@ -129,7 +129,7 @@ class Discard(JobQueueError):
 
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
-_DELAY_MAX = 366 * 86400  # as jobqueue.validation.SECONDS_MAX, which this module must not import
+_DELAY_MAX = 366 * 86400  # as jobqueue.base.validation.SECONDS_MAX, which this module must not import
 
 
 def _delay(given: object, what: str) -> float:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from django.db import IntegrityError, connections, models, router, transaction
 from django.db.models import F
 
+from jobqueue.base.validation import shown
 from jobqueue.db import vendor
 from jobqueue.exceptions import InvalidType, InvalidValue, StaleFence
-from jobqueue.validation import shown
 
 FENCE_MAX = 2**63 - 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.color import Style, no_style
 
-from jobqueue.durations import format_seconds
+from jobqueue.base.durations import format_seconds
 from jobqueue.failures import project_trace, storable, summary
 from jobqueue.failures.text import message
 from jobqueue.masking import mask_text

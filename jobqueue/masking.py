@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from jobqueue.base.payload import JSON
 from jobqueue.conf import MaskSettings, load
 from jobqueue.exceptions import WrongSettings
-from jobqueue.payload import JSON
 
 #: stands for a secret
 MASK = "********"

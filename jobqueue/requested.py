@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.dispatch import Signal
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import SECONDS_MAX
 from jobqueue.exceptions import Discard, JobQueueError, Snooze
 from jobqueue.failures import dotted_path, storable
 from jobqueue.failures.text import message
 from jobqueue.signals import RunOutcome, job_snoozed
-from jobqueue.validation import SECONDS_MAX
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -17,7 +17,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 
 from jobqueue.backoff import Backoff
-from jobqueue.compat import Task
+from jobqueue.base.compat import Task
+from jobqueue.base.validation import check_int, check_seconds
 from jobqueue.conf import is_development
 from jobqueue.context.guards import raise_swallowed_errors
 from jobqueue.db import fault_vendor, vendor
@@ -36,7 +37,6 @@ from jobqueue.exceptions import (
     StaleSnapshot,
     TransactionRequired,
 )
-from jobqueue.validation import check_int, check_seconds
 
 __all__ = ["OutsideCallWarning", "forbid_outside_calls", "lock_rows", "retry_transaction"]
 

@@ -32,13 +32,13 @@ from jobqueue.admin.page.formatting import (
 )
 from jobqueue.admin.page.readonly import ConditionFilter, Facts
 from jobqueue.admin.page.verb_admin import VerbAdmin, VerbList, apply
+from jobqueue.base.validation import KEY_BYTES
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox import operator, routes, statements
 from jobqueue.outbox.routes import Unrouted, ids_of
 from jobqueue.outbox.statements import NO_DESTINATION, key_lane
-from jobqueue.validation import KEY_BYTES
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations

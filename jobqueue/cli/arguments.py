@@ -12,9 +12,9 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.db import Error, connections
 
+from jobqueue.base.durations import parse_seconds
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
-from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, NotMigrated, StatementTimeout, WrongDatabase, WrongSettings
 from jobqueue.masking import mask_text
 

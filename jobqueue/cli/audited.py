@@ -9,9 +9,9 @@ from typing import TypeVar
 from django.db import Error
 
 from jobqueue import bulk_verbs
+from jobqueue.base.validation import check_id
 from jobqueue.cli.output import Result, complain
 from jobqueue.exceptions import DatabaseBusy, OutcomeUnknown
-from jobqueue.validation import check_id
 
 T = TypeVar("T")
 

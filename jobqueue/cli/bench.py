@@ -20,18 +20,18 @@ from django.db import Error, connections
 from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 
+from jobqueue.base.durations import format_seconds
+from jobqueue.base.payload import encode
 from jobqueue.cli.arguments import NO_SUCH_ID, count, duration
 from jobqueue.cli.output import Result, Subcommand, aligned, complain
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.fields import Encoded
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import InsideTransaction, InvalidValue, LockNotAcquired
 from jobqueue.locks import lease_lock
 from jobqueue.locks.lease import LeaseLock
 from jobqueue.log_format import count_of
 from jobqueue.models import Job
-from jobqueue.payload import encode
 from jobqueue.producer.enqueueing import add, add_many
 from jobqueue.producer.insert import NewJob
 from jobqueue.retention.deletion import delete_jobs

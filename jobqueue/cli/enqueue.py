@@ -8,19 +8,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobqueue.backends import JobQueueBackend
+from jobqueue.base.compat import InvalidTask
+from jobqueue.base.durations import parse_seconds
+from jobqueue.base.validation import check_id, did_you_mean
 from jobqueue.cli.arguments import FOUND, duration
 from jobqueue.cli.audited import audit, audit_jobs
 from jobqueue.cli.output import Result, Subcommand, instant
-from jobqueue.compat import InvalidTask
 from jobqueue.db.clock import read_now
-from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.masking import MASK, has_mask, mask_value
 from jobqueue.producer.insert import NewJob
 from jobqueue.tasks import registry
 from jobqueue.tasks.definition import Call, JobTask
 from jobqueue.transitions.editing import change, in_words
-from jobqueue.validation import check_id, did_you_mean
 
 
 def _declare(parser: ArgumentParser) -> None:

@@ -13,6 +13,8 @@ from django.core.management.base import OutputWrapper
 from django.db import Error
 from django.utils import translation
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_id
 from jobqueue.cli.arguments import FOUND, NO_DATABASE, NO_SUCH_ID
 from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.db import fault_vendor
@@ -28,10 +30,8 @@ from jobqueue.explain.workers import ask_workers
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.tasks.unrunnable import Unrunnable, find_unrunnable
-from jobqueue.validation import check_id
 
 #: how long reading may take
 READ_SECONDS = 5.0

@@ -14,6 +14,8 @@ from django.db.models import Q
 from django.db.models.functions import Right
 
 from jobqueue import groups, transitions
+from jobqueue.base.durations import format_seconds
+from jobqueue.base.validation import check_id, readable_key
 from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration_or_zero, read_words
 from jobqueue.cli.audited import audit, change_each
 from jobqueue.cli.dead_letters import add_filter, filter_of, shortened
@@ -23,7 +25,6 @@ from jobqueue.db.expressions import Unestimated
 from jobqueue.db.prepared import ids_that_meet, totals
 from jobqueue.dead_letters.listing import groups_of, newest_rows
 from jobqueue.dead_letters.noting import notes_on
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.explain.explanation import reason_in_words
 from jobqueue.groups import Group
@@ -34,7 +35,6 @@ from jobqueue.models.states import STATES, condition_of
 from jobqueue.runs.arguments import LookedThrough, with_argument
 from jobqueue.runs.job_filter import check_columns, dead_rows, in_order
 from jobqueue.transitions.killing import jobs_beside
-from jobqueue.validation import check_id, readable_key
 
 #: jobs that are looked at in one statement where no index has those that match, and for how long
 SEARCHED, LOOK_SECONDS = 20_000, 0.7

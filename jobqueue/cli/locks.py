@@ -10,9 +10,9 @@ from typing import Any
 
 from django.utils import translation
 
+from jobqueue.base.durations import format_seconds
 from jobqueue.cli.arguments import count, duration
 from jobqueue.cli.output import Result, Subcommand
-from jobqueue.durations import format_seconds
 from jobqueue.lockstats import report
 from jobqueue.lockstats.recorder import OTHER
 from jobqueue.lockstats.report import DeadlockHour, LockSummary, RedoneTransactions, ServerLocks, blocker, finding_lines

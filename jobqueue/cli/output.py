@@ -20,9 +20,9 @@ from unicodedata import combining, east_asian_width
 from django.core.management.base import OutputWrapper
 from django.db import Error, connections
 
+from jobqueue.base.durations import format_seconds
 from jobqueue.cli.arguments import add_database, add_json, duration, unreadable
 from jobqueue.db.alias import explain_missing_table
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, StatementTimeout
 from jobqueue.log_format import one_line
 from jobqueue.masking import mask_text, mask_texts

@@ -15,8 +15,8 @@ from django.core.management.base import CommandError
 from django.core.management.color import Style
 from django.utils.log import RequireDebugTrue
 
+from jobqueue.base.compat import signals as task_signals
 from jobqueue.cli.arguments import USAGE
-from jobqueue.compat import signals as task_signals
 from jobqueue.log_format import JsonFormatter, TextFormatter, WithoutLogger, connect_jobs
 from jobqueue.worker.shared.processes import pid_exists
 

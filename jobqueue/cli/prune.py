@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from jobqueue.base.durations import format_seconds, parse_seconds
+from jobqueue.base.validation import check_queue
 from jobqueue.cli.arguments import FOUND, NO_SUCH_ID, count, duration, duration_or_zero
 from jobqueue.cli.audited import audit
 from jobqueue.cli.output import Result, Subcommand, aligned, complain, confirm
 from jobqueue.conf import load
 from jobqueue.conf.queues import STATES, YEARS_MAX, Kept
-from jobqueue.durations import format_seconds, parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.log_format import count_of
 from jobqueue.maintenance.cleaner import CLEANERS
 from jobqueue.retention.deletion import Chosen, Deletions
 from jobqueue.retention.history import Keep, archive, json_lines
 from jobqueue.retention.windows import Walk, results_past_ttl
-from jobqueue.validation import check_queue
 
 #: for how long old rows of one other table are deleted; the rest is left for workers
 OTHER_SECONDS = 30.0

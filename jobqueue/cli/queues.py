@@ -10,6 +10,7 @@ from typing import Any
 from django.utils import translation
 
 from jobqueue import flow
+from jobqueue.base.validation import readable_key
 from jobqueue.cli.arguments import FOUND, count, read_words
 from jobqueue.cli.audited import audit, author
 from jobqueue.cli.output import Result, Subcommand, aligned, listed
@@ -22,7 +23,6 @@ from jobqueue.masking import mask_text
 from jobqueue.ordering.lanes import KeyState, hot_keys, stuck_keys
 from jobqueue.tasks import registry
 from jobqueue.transitions import resume
-from jobqueue.validation import readable_key
 
 
 def _declare_keys(parser: ArgumentParser) -> None:

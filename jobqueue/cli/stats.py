@@ -11,10 +11,10 @@ from typing import Any
 from jobqueue.alarms import RUNBOOKS, Alarm, firing
 from jobqueue.alarms.delivery import facts
 from jobqueue.alarms.looking import is_stale, last_look_seconds
+from jobqueue.base.durations import format_seconds
 from jobqueue.cli.arguments import count
 from jobqueue.cli.output import Result, Subcommand, aligned
 from jobqueue.conf import load
-from jobqueue.durations import format_seconds
 from jobqueue.explain.explanation import span
 from jobqueue.maintenance.worker_rows import HeldJob, ListedWorker, listed
 from jobqueue.stats import QueueStats, snapshot

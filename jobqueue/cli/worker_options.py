@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, DjangoHelpFormatter
 
+from jobqueue.base.validation import check_worker
 from jobqueue.cli.arguments import (
     USAGE,
     add_log_format,
@@ -22,7 +23,6 @@ from jobqueue.cli.arguments import (
 )
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.validation import check_worker
 from jobqueue.worker.shared.queue_choice import Selection, parse
 from jobqueue.worker.shared.worker_options import MONITOR_CONNECTIONS, Options, default_name
 

@@ -14,6 +14,7 @@ from django.core import mail
 from django.core.signals import setting_changed
 
 from jobqueue.backoff import Backoff
+from jobqueue.base.validation import did_you_mean
 from jobqueue.conf.alarms import AlarmSettings, read_alarms
 from jobqueue.conf.queues import DEFAULT, Kept, QueueSettings, read_queues, read_retention
 from jobqueue.conf.rules import (
@@ -39,7 +40,6 @@ from jobqueue.exceptions import WrongSettings
 from jobqueue.failures import FailureCause
 from jobqueue.failures.dependencies import DependencySettings, read_dependencies
 from jobqueue.failures.project import read_setting
-from jobqueue.validation import did_you_mean
 
 #: key -> argument of @schedule
 SCHEDULE_KEYS = {

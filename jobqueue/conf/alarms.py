@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from jobqueue.base.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean
 from jobqueue.conf.rules import Rule, is_number, whole_number
 from jobqueue.exceptions import JobQueueError
-from jobqueue.validation import INT_MAX, SECONDS_MAX, check_queue, did_you_mean
 
 #: counts of jobs are exact up to this, so that a higher threshold would never be reached
 COUNT_MAX = 10_000

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec, spec_of
 from jobqueue.exceptions import InvalidValue
 

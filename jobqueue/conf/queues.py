@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from jobqueue.base.durations import parse_seconds
+from jobqueue.base.validation import check_queue, did_you_mean
 from jobqueue.conf.rules import (
     AGE_OR_0,
     BOOL,
@@ -20,9 +22,7 @@ from jobqueue.conf.rules import (
     is_number,
     setting,
 )
-from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import InvalidValue
-from jobqueue.validation import check_queue, did_you_mean
 
 #: the states in which a job has ended
 STATES = ("done", "failed", "canceled")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import NamedTuple, TypeGuard, TypeVar
 
-from jobqueue.durations import parse_rate
+from jobqueue.base.durations import parse_rate
+from jobqueue.base.validation import INT_MAX, SECONDS_MAX, is_redis_url
 from jobqueue.exceptions import JobQueueError
-from jobqueue.validation import INT_MAX, SECONDS_MAX, is_redis_url
 
 T = TypeVar("T")
 #: before an alias of CACHES, where a Redis URL is allowed too

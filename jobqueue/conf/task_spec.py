@@ -15,13 +15,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 from asgiref.sync import iscoroutinefunction
 
 from jobqueue.backoff import Backoff, Wait, checked_wait, least_wait, takes_task_result
-from jobqueue.durations import parse_rate, to_seconds
+from jobqueue.base.durations import parse_rate, to_seconds
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import (
+    TASK_CHARS,
+    check_instant,
+    check_int,
+    check_key,
+    check_queue,
+    check_seconds,
+    check_tag,
+)
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures import FailureCause, dotted_path
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.failures.project import read_causes
-from jobqueue.payload import JSON
-from jobqueue.validation import TASK_CHARS, check_instant, check_int, check_key, check_queue, check_seconds, check_tag
 
 TAGS_MAX = 16
 #: the values of unique, and what a row stores for them (models.job); None: 0

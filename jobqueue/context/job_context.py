@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from jobqueue.compat import signals
+from jobqueue.base.compat import signals
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.context.guards import raise_swallowed_errors, refuse_commits, refuse_writes_elsewhere
 from jobqueue.context.progress import Reporter, new_progress
@@ -28,7 +29,6 @@ from jobqueue.db.callers_transaction import in_manual_transaction, in_open_trans
 from jobqueue.exceptions import InsideTransaction, SoftTimeout, WrongDatabase
 from jobqueue.failures import storable
 from jobqueue.middleware.chain import CONTEXT
-from jobqueue.payload import JSON
 from jobqueue.signals import RunOutcome
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_group_name, check_list
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.grouping.members import (
     Group,
@@ -20,10 +22,8 @@ from jobqueue.grouping.members import (
     template,
 )
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.payload import JSON
 from jobqueue.transitions.adding import AddedNode, NodesAddedBefore, add_node
 from jobqueue.transitions.leases import Lease
-from jobqueue.validation import check_group_name, check_list
 
 State = GroupMember.State
 

@@ -15,10 +15,10 @@ from django.db.models import lookups
 from django.db.models.sql.compiler import SQLCompiler
 from django.utils.dateparse import parse_datetime
 
+from jobqueue.base.payload import decode
 from jobqueue.db import vendor_of
 from jobqueue.db.statements import Parameter, Statement, placeholder
 from jobqueue.exceptions import PayloadError
-from jobqueue.payload import decode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: the value of a column that holds no valid instant

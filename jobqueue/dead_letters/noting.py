@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from jobqueue.base.validation import check_int, check_text
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.db.upsert import upsert
@@ -17,7 +18,6 @@ from jobqueue.exceptions import InvalidValue
 from jobqueue.models import FailureNote
 from jobqueue.models.failure_note import AUTHOR_CHARS
 from jobqueue.runs.job_filter import check_fingerprint
-from jobqueue.validation import check_int, check_text
 
 #: characters of a note
 NOTE_CHARS = 2000

@@ -8,14 +8,14 @@ from datetime import datetime
 
 from django.db.models import Count, Max
 
+from jobqueue.base.durations import parse_rate
+from jobqueue.base.validation import check_id, check_int
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import retry_transient
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue, OutcomeUnknown
 from jobqueue.models import Redrive
 from jobqueue.runs import stepping
 from jobqueue.runs.job_filter import DeadFilter, check_dead_filter, dead_rows
-from jobqueue.validation import check_id, check_int
 
 #: jobs of a canary
 CANARY_MAX = 1000

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from django.core import checks
 
-from jobqueue.payload import JSON
+from jobqueue.base.payload import JSON
 
 T = TypeVar("T")
 

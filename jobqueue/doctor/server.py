@@ -15,6 +15,7 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.db import Error, connections
 
+from jobqueue.base.payload import JSON
 from jobqueue.checks import messages, server_problems
 from jobqueue.conf import load
 from jobqueue.db import fault_vendor, vendor
@@ -26,7 +27,6 @@ from jobqueue.failures import summary
 from jobqueue.models import Job
 from jobqueue.ordering import SCHEDULED
 from jobqueue.outbox.routes import Routes
-from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.wakeup.redis_client import connect
 

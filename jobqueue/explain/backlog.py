@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from django.db import connections
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
@@ -66,7 +67,6 @@ from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import GateWait, Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
-from jobqueue.payload import JSON
 
 #: pairs of queue and gate whose first job is looked at, those with the most due jobs; and how many of each gate
 SPOTS_MAX, SPOTS_OF_GATE = 50, 10

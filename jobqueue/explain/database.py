@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 from django.db import connections
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sessions import ping
 from jobqueue.explain.explanation import CODES, Explanation, Look, found_by
 from jobqueue.maintenance.worker_rows import SLOW_COMMIT
-from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
 
 #: a round trip that takes longer is slow, and so is the read of a claim

@@ -11,13 +11,13 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from jobqueue.durations import format_seconds
+from jobqueue.base.durations import format_seconds
+from jobqueue.base.payload import JSON
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.masking import mask_text
 from jobqueue.models.group import HELD_BY_PARENTS, WAITS_FOR_PARENTS
 from jobqueue.models.job import ALONE_REASON, HELD_REASON, QUARANTINED
 from jobqueue.ordering import HALTED, WAITS
-from jobqueue.payload import JSON
 
 
 class Look(Flag):

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_id, check_queue, readable_key
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidValue
@@ -47,8 +49,6 @@ from jobqueue.models.group import HELD_BY_PARENTS, PARENTS_GATE
 from jobqueue.models.job import HELD_GATE
 from jobqueue.ordering import KEY_GATE
 from jobqueue.ordering.lanes import lane_of
-from jobqueue.payload import JSON
-from jobqueue.validation import check_id, check_queue, readable_key
 
 _COLUMNS = ("job_id", "halted", "job__status", "job__gate", "job__run_at", "job__wait_reason", "job__locked_by")
 State = GroupMember.State

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.conf.known_tasks import spec_at
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, iso, rate_text, seconds_until, span
 from jobqueue.explain.row_locks import lock_of_job, lock_of_queue
@@ -26,7 +27,6 @@ from jobqueue.gates.rules import State, is_over
 from jobqueue.gates.slots import holders, running_ids
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.models import BreakerState, FlowRule, Gate
-from jobqueue.payload import JSON
 
 
 def pause_at(place: Place, task: str | None = None) -> list[Explanation]:

@@ -13,6 +13,7 @@ from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.diagnostics import Diagnostics, LockWait, OldTransaction, RowHolder
 from jobqueue.exceptions import NotSupported
@@ -24,7 +25,6 @@ from jobqueue.gates.rules import State
 from jobqueue.gates.waiting import FLOW_GATE
 from jobqueue.lockstats.report import read_waits
 from jobqueue.models import BreakerState, Gate, GateSlot, Job
-from jobqueue.payload import JSON
 
 #: shorter waits are usual: two verbs of one job follow each other
 WAIT_SECONDS = 1.0

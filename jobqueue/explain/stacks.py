@@ -14,12 +14,12 @@ from django.db import connections
 from django.db.models import Sum
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.explain.explanation import JOBS_SHOWN, Explanation, id_list, span
 from jobqueue.maintenance.worker_rows import stacks_of
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 from jobqueue.stats.history import total_rows
 
 #: older answers are not used

@@ -10,6 +10,7 @@ from functools import cache
 from django.db import Error, connections
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.exceptions import NotSupported
 from jobqueue.explain.explanation import CODES, Explanation, iso, reason_in_words, seconds_until, span
@@ -20,7 +21,6 @@ from jobqueue.models import Job
 from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
 from jobqueue.ordering import KEY_GATE, SCHEDULED
-from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 
 #: how the wait_reason of a job begins that a worker has parked because its code cannot run it: UnknownTask

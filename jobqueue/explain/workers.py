@@ -13,6 +13,7 @@ from django.db import Error, connections
 from django.db.models import Case, IntegerField, Q, When
 from django.utils.translation import gettext
 
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import SKEW_SECONDS, Selected, UtcNow, UtcNowPlus
@@ -28,7 +29,6 @@ from jobqueue.explain.stacks import ANSWERS_MAX, RECENT_SECONDS, waits_of_worker
 from jobqueue.maintenance import worker_rows
 from jobqueue.maintenance.worker_rows import RESOURCES, alive, silent, was_cut
 from jobqueue.models import Job, Worker
-from jobqueue.payload import JSON
 from jobqueue.schedules.listing import late_names
 from jobqueue.worker.shared.queue_choice import Selection, parse
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from jobqueue.durations import to_seconds
+from jobqueue.base.durations import to_seconds
+from jobqueue.base.validation import check_int, did_you_mean
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.validation import check_int, did_you_mean
 
 NAME_BYTES = 64
 

@@ -6,9 +6,9 @@ import importlib
 import sys
 from collections.abc import Mapping
 
+from jobqueue.base.validation import did_you_mean
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.codes import FailureCause
-from jobqueue.validation import did_you_mean
 
 #: the causes that a project may give
 _NAMES = {cause.name: cause for cause in FailureCause if cause.given}

@@ -3,9 +3,9 @@
 All functions run in the caller's transaction and work in all processes within a second of its commit.
 """
 
+from jobqueue.base.validation import KEEP
 from jobqueue.flow.breakers import Breaker, breaker
 from jobqueue.flow.rules import Limit, Paused, clear_limit, drain, limits, pause, paused, resume, set_limit
-from jobqueue.validation import KEEP
 
 __all__ = [
     "KEEP",

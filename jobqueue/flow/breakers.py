@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from jobqueue.base.validation import check_instant, check_reason
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import Selected, UtcNow, read_now
@@ -13,7 +14,6 @@ from jobqueue.gates import breaker as machine
 from jobqueue.gates import declared
 from jobqueue.gates.rules import State, forget_rules, is_over
 from jobqueue.models import BreakerState
-from jobqueue.validation import check_instant, check_reason
 
 
 class Breaker:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from jobqueue.base.validation import KEEP
 from jobqueue.conf import load
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.clock import read_now
@@ -18,7 +19,6 @@ from jobqueue.gates.rules import rules
 from jobqueue.models import FlowRule, Worker
 from jobqueue.stats.live import COUNTS, count_live
 from jobqueue.transitions.claiming.candidates import queue_names
-from jobqueue.validation import KEEP
 from jobqueue.worker.shared.queue_choice import Selection, stored_selection
 
 #: counts are exact up to this

@@ -11,20 +11,8 @@ from functools import partial
 
 from django.db import IntegrityError, transaction
 
-from jobqueue.conf.known_tasks import path_of
-from jobqueue.db.alias import alias_of, explain_missing_table
-from jobqueue.db.callers_transaction import send_after_commit
-from jobqueue.db.clock import UtcNow, read_now
-from jobqueue.db.retry import Verb, retry_transient
-from jobqueue.durations import parse_rate, parse_seconds
-from jobqueue.exceptions import InvalidValue, UnknownQueue
-from jobqueue.gates.rules import forget_rules
-from jobqueue.gates.timing import open_soon
-from jobqueue.models import FlowRule
-from jobqueue.producer.queue_names import known_queues
-from jobqueue.signals import queue_paused, queue_resumed
-from jobqueue.tasks import registry
-from jobqueue.validation import (
+from jobqueue.base.durations import parse_rate, parse_seconds
+from jobqueue.base.validation import (
     INT_MAX,
     KEEP,
     Kept,
@@ -35,6 +23,18 @@ from jobqueue.validation import (
     check_text,
     did_you_mean,
 )
+from jobqueue.conf.known_tasks import path_of
+from jobqueue.db.alias import alias_of, explain_missing_table
+from jobqueue.db.callers_transaction import send_after_commit
+from jobqueue.db.clock import UtcNow, read_now
+from jobqueue.db.retry import Verb, retry_transient
+from jobqueue.exceptions import InvalidValue, UnknownQueue
+from jobqueue.gates.rules import forget_rules
+from jobqueue.gates.timing import open_soon
+from jobqueue.models import FlowRule
+from jobqueue.producer.queue_names import known_queues
+from jobqueue.signals import queue_paused, queue_resumed
+from jobqueue.tasks import registry
 
 BY_CHARS = 150
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
+from jobqueue.base.durations import parse_rate
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import having, spec_at
 from jobqueue.conf.task_spec import OPTIONS
-from jobqueue.durations import parse_rate
-from jobqueue.payload import JSON
 
 
 class Declared(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import names_of, path_of
 from jobqueue.gates import declared
 from jobqueue.gates.rules import NO_RULE, Rules, last_rules
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 
 REASON_CHARS = 200
 #: how the wait_reasons of jobs at gates begin: the codes of gates.kinds.KINDS. SLOT is that of the slots of a whole

@@ -18,6 +18,7 @@ from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 
+from jobqueue.base.durations import parse_rate
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import path_of
 from jobqueue.db import is_lost_connection, is_refusal
@@ -25,7 +26,6 @@ from jobqueue.db.callers_transaction import in_callers_transaction
 from jobqueue.db.clock import Selected, UtcNow
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.sessions import close_if_ended, open_connection
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import settings_of
 from jobqueue.gates import declared

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 from django.db import connections
 from django.db.models import Count
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
@@ -26,7 +27,6 @@ from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError, WrongD
 from jobqueue.failures.text import summary
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
-from jobqueue.payload import JSON
 from jobqueue.producer.dedupe import holders
 from jobqueue.producer.enqueueing import add_many, with_context
 from jobqueue.producer.insert import NewJob

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import check_group_name, check_int, check_list
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
@@ -22,8 +24,6 @@ from jobqueue.db.callers_transaction import in_open_transaction
 from jobqueue.db.fields import Encoded
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InsideTransaction, InvalidType, InvalidValue, OutcomeUnknown
-from jobqueue.payload import JSON, encode
-from jobqueue.validation import check_group_name, check_int, check_list
 
 if TYPE_CHECKING:
     from jobqueue.grouping.members import Callback

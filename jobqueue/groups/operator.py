@@ -9,6 +9,7 @@ from functools import partial
 from django.db import connections
 
 from jobqueue import wakeup
+from jobqueue.base.validation import check_id, check_int
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
@@ -21,7 +22,6 @@ from jobqueue.grouping.nodes import close_gates, note_ends, parents_again
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
 from jobqueue.transitions.canceling import cancel_members
 from jobqueue.transitions.operator import make_due
-from jobqueue.validation import check_id, check_int
 
 State = JobGroup.State
 MemberState = GroupMember.State

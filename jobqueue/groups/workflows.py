@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_group_name, check_list
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.groups.making import encoded_data
-from jobqueue.payload import JSON
-from jobqueue.validation import check_group_name, check_list
 
 if TYPE_CHECKING:
     from jobqueue.db.fields import Encoded

@@ -13,13 +13,13 @@ from asgiref.sync import iscoroutinefunction
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
-from jobqueue.compat import Task
+from jobqueue.base.compat import Task
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_seconds
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InProgress, InvalidType, KeyReused, NotSupported
 from jobqueue.idempotency.once import DAY_SECONDS, WAIT_SECONDS, Once, once
 from jobqueue.idempotency.records import Key
-from jobqueue.payload import JSON
-from jobqueue.validation import check_seconds
 
 V = TypeVar("V", bound=Callable[..., Any])
 

@@ -13,7 +13,9 @@ from weakref import WeakSet
 from asgiref.sync import iscoroutinefunction
 from django.db import connections, transaction
 
-from jobqueue.compat import Task
+from jobqueue.base.compat import Task
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import KEY_BYTES, check_seconds
 from jobqueue.conf import load
 from jobqueue.context.guards import raise_swallowed_errors, refuse_transaction_elsewhere, refuse_writes_elsewhere
 from jobqueue.db import vendor
@@ -26,8 +28,6 @@ from jobqueue.idempotency import records
 from jobqueue.idempotency.records import Key, StoredKey, stored
 from jobqueue.locks.deadline import Deadline
 from jobqueue.models import IdempotencyRecord
-from jobqueue.payload import JSON, encode
-from jobqueue.validation import KEY_BYTES, check_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 

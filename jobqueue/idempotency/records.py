@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from django.db import connections
 
+from jobqueue.base.validation import key_text
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.fields import Encoded
@@ -20,7 +21,6 @@ from jobqueue.exceptions import DatabaseBusy, InProgress, InvalidValue
 from jobqueue.failures import storable
 from jobqueue.locks.deadline import Deadline
 from jobqueue.models import IdempotencyRecord
-from jobqueue.validation import key_text
 
 T = TypeVar("T")
 Part: TypeAlias = str | bytes | int | uuid.UUID

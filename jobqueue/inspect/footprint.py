@@ -9,12 +9,12 @@ from dataclasses import asdict
 
 from django.db import connections
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_int
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.diagnostics import HeldLock, HeldLocks, LockKind
 from jobqueue.exceptions import InvalidValue, TransactionRequired
-from jobqueue.payload import JSON
-from jobqueue.validation import check_int
 
 VERSION = 1
 

@@ -17,6 +17,7 @@ from typing import Any
 from django.db import IntegrityError, connections, transaction
 from django.db.models import BooleanField, ExpressionWrapper, FloatField, Q, QuerySet
 
+from jobqueue.base.validation import check_int
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
@@ -33,7 +34,6 @@ from jobqueue.locks.lock import TimedLock
 from jobqueue.models import CounterShard, LockRow
 from jobqueue.models.counter import DELETED_LOCKS
 from jobqueue.models.locks import LEASE_FLOOR, add_to_floor, floor
-from jobqueue.validation import check_int
 
 _TOKEN, _SECONDS = Slot("token", TokenField()), Slot("seconds", FloatField())
 # A row that was inserted may be deleted by hand before it is read.

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
+from jobqueue.base.validation import check_lock_name, check_seconds
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import spec_at
 from jobqueue.context.job_context import current_job
@@ -22,7 +23,6 @@ from jobqueue.locks.deadline import Deadline
 from jobqueue.locks.entries import Entries, Entry
 from jobqueue.lockstats import recorder
 from jobqueue.models import LockFinding
-from jobqueue.validation import check_lock_name, check_seconds
 
 logger = logging.getLogger("jobqueue.locks")
 T = TypeVar("T")

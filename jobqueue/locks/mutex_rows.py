@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.base.validation import LOCK_CHARS, check_seconds, key_text
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import in_test_case
@@ -23,7 +24,6 @@ from jobqueue.lockstats import recorder
 from jobqueue.models import CounterShard, MutexRow
 from jobqueue.models.counter import DELETED_LOCKS
 from jobqueue.models.locks import MUTEX_FLOOR
-from jobqueue.validation import LOCK_CHARS, check_seconds, key_text
 
 Part = str | int | uuid.UUID
 KIND = "mutex"

@@ -11,11 +11,11 @@ from typing import Any
 
 from django.core.signals import setting_changed
 
+from jobqueue.base.validation import check_seconds
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, WrongSettings
 from jobqueue.locks.entries import Entry
 from jobqueue.locks.lock import TimedLock
-from jobqueue.validation import check_seconds
 from jobqueue.wakeup.redis_client import connect
 
 logger = logging.getLogger("jobqueue.locks")

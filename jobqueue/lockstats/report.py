@@ -14,13 +14,13 @@ from django.db.models import Aggregate, F, Max, QuerySet, Sum
 from django.utils import translation
 from django.utils.translation import gettext
 
+from jobqueue.base.durations import format_seconds
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.diagnostics import LockWait, SlowStatement
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.db.expressions import PartNumber
 from jobqueue.db.retry import VERBS
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import NotSupported
 from jobqueue.lockstats.recorder import COUNTER_NAMES, TRANSACTION, Counters
 from jobqueue.models import LockFinding, LockRow, LockStat

@@ -17,6 +17,7 @@ from django.db.models import F, FloatField, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 import jobqueue
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import send_after_commit
@@ -28,7 +29,6 @@ from jobqueue.db.retry import retry_transient
 from jobqueue.failures import storable
 from jobqueue.gates.limits import own_limits
 from jobqueue.models import Job, Worker
-from jobqueue.payload import JSON
 from jobqueue.signals import worker_started, worker_stopped
 
 SILENT = "silent: no heartbeat"

@@ -11,9 +11,9 @@ from asgiref.sync import iscoroutinefunction
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from jobqueue.base.payload import JSON, MAX_DEPTH, encode
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidType, InvalidValue, PayloadTooLarge, WrongSettings
-from jobqueue.payload import JSON, MAX_DEPTH, encode
 
 #: of the JSON text: it is stored with each job, and read by each claim
 CONTEXT_BYTES_MAX = 4096

@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import LOCK_CHARS
 from jobqueue.db.fields import NameField
-from jobqueue.validation import LOCK_CHARS
 
 #: the key of the rows for deleted locks, which no counter can have: models/locks.py
 DELETED_LOCKS = ""

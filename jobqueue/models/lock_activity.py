@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import LOCK_CHARS
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
-from jobqueue.validation import LOCK_CHARS
 
 
 class LockStat(models.Model):

@@ -7,11 +7,11 @@ from typing import Any
 from django.db import models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import LOCK_CHARS
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import NameField, TokenField, UtcDateTimeField
 from jobqueue.db.upsert import upsert
 from jobqueue.models.counter import DELETED_LOCKS, CounterShard
-from jobqueue.validation import LOCK_CHARS
 
 #: parts of DELETED_LOCKS: no deleted lease lock had a fence above the first number, so one that is made anew begins
 #: beyond it; the second one says how often rows of mutexes were deleted

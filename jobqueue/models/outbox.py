@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import TOPIC_CHARS
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.fields import (
     ErrorField,
@@ -15,7 +16,6 @@ from jobqueue.db.fields import (
     UnsignedBigAutoField,
     UtcDateTimeField,
 )
-from jobqueue.validation import TOPIC_CHARS
 
 
 class OutboxEvent(models.Model):

@@ -7,8 +7,8 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import TAG_CHARS
 from jobqueue.db.fields import JobIdField, NameField
-from jobqueue.validation import TAG_CHARS
 
 
 class JobTag(models.Model):

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from django.db.models import QuerySet
 
+from jobqueue.base.validation import check_id
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow
 from jobqueue.db.retry import retry_reporting, retry_transient
 from jobqueue.failures import storable
 from jobqueue.models import OutboxEvent
 from jobqueue.outbox.statements import NO_DESTINATION, key_lane, topic_lane
-from jobqueue.validation import check_id
 
 REASON_BYTES = 1000
 

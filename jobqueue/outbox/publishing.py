@@ -7,6 +7,8 @@ from typing import Any
 
 from django.db import connections
 
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import check_key, check_topic
 from jobqueue.conf import load
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of, explain_missing_table
@@ -17,8 +19,6 @@ from jobqueue.exceptions import TransactionRequired
 from jobqueue.models import HeldKey, OutboxEvent
 from jobqueue.otel import publishing
 from jobqueue.outbox.statements import key_digest, key_lane, topic_lane
-from jobqueue.payload import JSON, encode
-from jobqueue.validation import check_key, check_topic
 
 _KEY: Any = OutboxEvent._meta.get_field("key")
 

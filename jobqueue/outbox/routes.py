@@ -16,6 +16,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from jobqueue.backoff import Backoff
+from jobqueue.base.validation import check_queue
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow
@@ -28,7 +29,6 @@ from jobqueue.outbox.destinations.base import Event
 from jobqueue.outbox.destinations.brokers import STREAM_SCHEMES, KafkaBroker, KombuBroker, RedisStream
 from jobqueue.outbox.destinations.local import matches, subscribers_of
 from jobqueue.outbox.statements import NO_DESTINATION
-from jobqueue.validation import check_queue
 
 #: waiting events that are counted, and ids that are named: the cost must not grow with the backlog
 COUNT_MAX, IDS_MAX = 1000, 5

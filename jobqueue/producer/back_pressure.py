@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from jobqueue.base.durations import parse_rate
 from jobqueue.conf import load
 from jobqueue.conf.queues import QueueSettings
 from jobqueue.db.clock import read_now
 from jobqueue.db.retry import retry_transient
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import QueueFull
 from jobqueue.producer.insert import NewJob
 

@@ -16,6 +16,7 @@ from django.db import IntegrityError, connections
 from django.db.models import F, Q
 
 from jobqueue import wakeup
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
@@ -31,7 +32,6 @@ from jobqueue.models.job import HELD_GATE, UNFINISHED, WAITING, WINDOW
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import SCHEDULED, lanes
 from jobqueue.ordering.promote import promote_next
-from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob, bounded_wait, insertion
 from jobqueue.producer.life import keeps_first_due, with_first_due
 

@@ -18,7 +18,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
 from jobqueue import wakeup
-from jobqueue.compat import Task
+from jobqueue.base.compat import Task
+from jobqueue.base.payload import JSON, decode, encode
+from jobqueue.base.validation import INT_MAX, check_instant, check_int, check_key, check_list
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import send_after_commit
@@ -27,13 +29,11 @@ from jobqueue.db.retry import retry_looked_up, retry_transient
 from jobqueue.exceptions import InsideCoroutine, InvalidType, InvalidValue
 from jobqueue.middleware.chain import CONTEXT, NewJobContext, chain, context_of
 from jobqueue.otel import enqueueing
-from jobqueue.payload import JSON, decode, encode
 from jobqueue.producer import insert
 from jobqueue.producer.back_pressure import check_room, give_back
 from jobqueue.producer.insert import NewJob, dated_insertion, insertion, read_created_at
 from jobqueue.producer.queue_names import check_known
 from jobqueue.signals import job_enqueued
-from jobqueue.validation import INT_MAX, check_instant, check_int, check_key, check_list
 
 logger = logging.getLogger("jobqueue.producer")
 

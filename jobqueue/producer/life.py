@@ -11,10 +11,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import check_instant
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import JobQueueError
-from jobqueue.payload import JSON, encode
-from jobqueue.validation import check_instant
 
 #: in the options: [the instant, or null for created_at; the attempts of earlier lives]
 FIRST_DUE = "first_due"

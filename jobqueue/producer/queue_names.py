@@ -9,8 +9,8 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from jobqueue.base.validation import check_queue
 from jobqueue.exceptions import UnknownQueue
-from jobqueue.validation import check_queue
 
 
 @cache

@@ -7,8 +7,8 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+from jobqueue.base.payload import JSON
 from jobqueue.db.fields import Encoded
-from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
 
 _READERS: dict[str, Callable[[str], Any]] = {

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Q, QuerySet
 
+from jobqueue.base.validation import check_id
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, UtcNowPlus
@@ -24,7 +25,6 @@ from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
 from jobqueue.runs.stepping import WAITS_ALONE, write_step
 from jobqueue.transitions import Lease
 from jobqueue.transitions.alone import HeldBack, claim_alone
-from jobqueue.validation import check_id
 
 #: between two looks at a job that runs alone
 _LOOK_SECONDS = 1.0

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.prepared import ids_that_meet
 from jobqueue.masking import mask_value
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 
 #: jobs of one look, and how long it takes
 ROWS_MAX, SECONDS = 100_000, 1.0

@@ -15,6 +15,15 @@ from django.db.models import Q
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
+from jobqueue.base.validation import (
+    TASK_CHARS,
+    check_ids,
+    check_queue,
+    check_tag,
+    check_text,
+    check_worker,
+    did_you_mean,
+)
 from jobqueue.db import vendor
 from jobqueue.db.expressions import Unindexed
 from jobqueue.db.prepared import first_rows
@@ -23,7 +32,6 @@ from jobqueue.failures import FailureCause
 from jobqueue.models import Job, JobTag
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.states import STATES, condition_of
-from jobqueue.validation import TASK_CHARS, check_ids, check_queue, check_tag, check_text, check_worker, did_you_mean
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -8,13 +8,13 @@ from typing import Any
 
 from django.db.models import Q
 
+from jobqueue.base.validation import did_you_mean
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import InvalidValue
 from jobqueue.failures import FailureCause
 from jobqueue.models import AuditEvent, Job
 from jobqueue.models.states import STATES
 from jobqueue.runs.job_filter import condition
-from jobqueue.validation import did_you_mean
 
 #: the states whose jobs each verb changes; "retry" makes delayed and held jobs run only where their state is chosen
 VERB_STATES: dict[str, tuple[str, ...]] = {

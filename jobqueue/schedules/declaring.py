@@ -14,17 +14,17 @@ from typing import Any, Literal, TypeVar
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from jobqueue.compat import AnyTask, Task
+from jobqueue.base.compat import AnyTask, Task
+from jobqueue.base.durations import to_seconds
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_instant, check_int, check_text, did_you_mean
 from jobqueue.conf import SCHEDULE_KEYS, Settings, load
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.dialect import Problem
-from jobqueue.durations import to_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
-from jobqueue.payload import JSON
 from jobqueue.schedules.timing import EVERY_SECONDS_MIN, Timing, check_cron, check_zone
 from jobqueue.tasks import registry
 from jobqueue.tasks.versions import payload_of
-from jobqueue.validation import check_instant, check_int, check_text, did_you_mean
 
 T = TypeVar("T", bound=AnyTask)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models.schedule import DIGEST_CHARS
-from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
 from jobqueue.producer.life import keeps_first_due, with_first_due
 from jobqueue.producer.stored import from_json as value_from_json

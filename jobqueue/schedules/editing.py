@@ -9,21 +9,21 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_reason, check_text
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.callers_transaction import after_commit
 from jobqueue.db.clock import UtcNow, read_now
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Schedule, ScheduleVersion
-from jobqueue.payload import JSON
 from jobqueue.producer.enqueueing import add
 from jobqueue.schedules.adopting import locked, put_in_force
 from jobqueue.schedules.deciding import Said, begin_anew, set_next, write_and_tell
 from jobqueue.schedules.declaring import Terms, check_arguments, check_name
 from jobqueue.schedules.definitions import TERMS, define, from_json, to_json
 from jobqueue.schedules.listing import find, unknown
-from jobqueue.validation import check_reason, check_text
 
 logger = logging.getLogger("jobqueue.schedules")
 

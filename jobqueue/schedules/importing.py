@@ -14,14 +14,14 @@ from django.conf import settings
 from django.db import connections
 from django.utils.dateparse import parse_datetime
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.validation import did_you_mean
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import DatabaseBusy, InvalidValue, JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.schedules.declaring import Terms, check_arguments, check_name, check_terms, declared, task_of
 from jobqueue.schedules.editing import save
 from jobqueue.schedules.timing import zone_of
-from jobqueue.validation import did_you_mean
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_SECONDS = 86_400.0

@@ -8,19 +8,19 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from jobqueue.base.payload import JSON, decode
+from jobqueue.base.validation import check_int, did_you_mean
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus, read_now
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.models import Schedule
-from jobqueue.payload import JSON, decode
 from jobqueue.producer.insert import NewJob
 from jobqueue.schedules.deciding import LATE_SECONDS
 from jobqueue.schedules.declaring import check_name, declared
 from jobqueue.schedules.definitions import Definition, from_json
 from jobqueue.schedules.firing import BUSY_SECONDS_MAX
 from jobqueue.schedules.timing import Timing, zone_of
-from jobqueue.validation import check_int, did_you_mean
 
 PREVIEW_MAX = 1000
 

@@ -149,7 +149,7 @@ class Timing:
     @property
     def words(self) -> str:
         """The expression in words, in English."""
-        from jobqueue.durations import format_seconds
+        from jobqueue.base.durations import format_seconds
 
         if self.cron is None:
             return f"every {format_seconds(self.every_seconds or 0.0)}"

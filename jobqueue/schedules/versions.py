@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, connections, transaction
 from django.db.models import Max, QuerySet
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import OF_THE_DATABASE, retry_transient
 from jobqueue.models import Schedule, ScheduleVersion
-from jobqueue.payload import JSON
 from jobqueue.schedules.adopting import Live, adopt, insert, renames, set_back, take_over
 from jobqueue.schedules.deciding import Said, write_and_tell
 from jobqueue.schedules.declaring import Declared, declared

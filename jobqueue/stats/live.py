@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Protocol
 
+from jobqueue.base.validation import check_queue
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import Selected, UtcNow, read_now
@@ -24,7 +25,6 @@ from jobqueue.models.states import WAITING
 from jobqueue.ordering import KEY_GATE
 from jobqueue.stats.history import Recent, recent
 from jobqueue.transitions.claiming.candidates import NAMES_MAX, queue_names
-from jobqueue.validation import check_queue
 
 #: counts are exact up to this
 COUNT_MAX = 10_000

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from jobqueue.backoff import least_wait
+from jobqueue.base.validation import check_queue, did_you_mean
 from jobqueue.conf import Settings
 from jobqueue.conf.known_tasks import all_tasks
 from jobqueue.conf.task_spec import spec_of, too_few, too_late
@@ -15,7 +16,6 @@ from jobqueue.db import Problem
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.failures.nested import wrapped_tries
 from jobqueue.producer.queue_names import is_ours
-from jobqueue.validation import check_queue, did_you_mean
 
 _BACKEND = "jobqueue.backends.JobQueueBackend"
 

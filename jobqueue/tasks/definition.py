@@ -21,13 +21,13 @@ from typing import (
     overload,
 )
 
-from jobqueue.compat import AnyTask, InvalidTaskBackend, Task, TaskResult, task_backends
+from jobqueue.base.compat import AnyTask, InvalidTaskBackend, Task, TaskResult, task_backends
+from jobqueue.base.validation import did_you_mean
 from jobqueue.conf.task_spec import OPTIONS, TaskFields, TaskSpec, UsingFields, check_options
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownMethod
 from jobqueue.tasks import registry
 from jobqueue.tasks.signature import method_advice, option_advice
 from jobqueue.tasks.versions import Upcaster, add_upcaster
-from jobqueue.validation import did_you_mean
 
 if TYPE_CHECKING:
     from jobqueue.tasks.results import JobTaskContext

@@ -16,9 +16,9 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 
-from jobqueue.compat import AnyTask, Task, task_backends
+from jobqueue.base.compat import AnyTask, Task, task_backends
+from jobqueue.base.validation import signature_of
 from jobqueue.tasks import registry
-from jobqueue.validation import signature_of
 
 logger = logging.getLogger("jobqueue")
 

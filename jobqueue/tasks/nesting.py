@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON
 from jobqueue.context.job_context import current_job
-from jobqueue.payload import JSON
 
 logger = logging.getLogger("jobqueue")
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, encode
 from jobqueue.conf.known_tasks import find_task
 from jobqueue.conf.task_spec import NO_OPTIONS, OPTIONS, JobOptions, TaskSpec, spec_of
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import JobQueueError, PayloadError
 from jobqueue.failures.causes import classes
-from jobqueue.payload import JSON, encode
 from jobqueue.producer.life import with_first_due
 
 _BYTES_MAX = 8192

@@ -15,12 +15,12 @@ from typing import TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.apps import apps
 
-from jobqueue.compat import AnyTask, Task
+from jobqueue.base.compat import AnyTask, Task
+from jobqueue.base.validation import check_int, check_queue, signature_of
 from jobqueue.conf import known_tasks
 from jobqueue.conf.known_tasks import find_task as find_task
 from jobqueue.exceptions import InvalidType, InvalidValue, NotSupported
 from jobqueue.failures import dotted_path
-from jobqueue.validation import check_int, check_queue, signature_of
 
 logger = logging.getLogger("jobqueue")
 F = TypeVar("F", bound=Callable[..., object])

@@ -19,7 +19,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
 from django.db.models import Max, Min
 
-from jobqueue.compat import (
+from jobqueue.base.compat import (
     TASK_REFRESH_ATTRS,
     AnyTask,
     BaseTaskBackend,
@@ -30,13 +30,15 @@ from jobqueue.compat import (
     TaskResultStatus,
     task_backends,
 )
+from jobqueue.base.durations import to_seconds
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_id
 from jobqueue.context.job_context import JobContext
 from jobqueue.context.progress import Progress, read_progress
 from jobqueue.db.callers_transaction import in_callers_transaction, in_open_transaction
 from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.retry import retry_transient
-from jobqueue.durations import to_seconds
 from jobqueue.exceptions import (
     DatabaseBusy,
     Discard,
@@ -51,11 +53,9 @@ from jobqueue.exceptions import (
 )
 from jobqueue.failures import FailureCause, describe, dotted_path
 from jobqueue.models import Job, JobAttempt
-from jobqueue.payload import JSON
 from jobqueue.requested import UNCHARGED
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease
-from jobqueue.validation import check_id
 
 logger = logging.getLogger("jobqueue.results")
 

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, dump
+from jobqueue.base.validation import did_you_mean, signature_of
 from jobqueue.conf.task_spec import OPTIONS, UsingFields
 from jobqueue.exceptions import WrongArguments
-from jobqueue.payload import JSON, dump
-from jobqueue.validation import did_you_mean, signature_of
 
 _CONTEXT = object()
 #: no limit: the payload has been measured

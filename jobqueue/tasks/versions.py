@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, MAX_DEPTH, normalized
+from jobqueue.base.validation import check_int
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.exceptions import InvalidType, InvalidValue, UnknownTask, WrongArguments
-from jobqueue.payload import JSON, MAX_DEPTH, normalized
 from jobqueue.tasks.signature import check_given, check_stored
-from jobqueue.validation import check_int
 
 Arguments: TypeAlias = tuple[list[JSON], dict[str, JSON]]
 #: (args, kwargs) of one version -> (args, kwargs) of the next one

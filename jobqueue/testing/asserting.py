@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, normalized
+from jobqueue.base.validation import check_instant, check_key
 from jobqueue.db.alias import alias_of
 from jobqueue.exceptions import InvalidType
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
-from jobqueue.payload import JSON, normalized
-from jobqueue.validation import check_instant, check_key
 
 _SHOWN = 20
 _ANY: JSON = object()

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 
 from django.db import connections
 
+from jobqueue.base.validation import check_instant, check_seconds
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.clock import read_now
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.validation import check_instant, check_seconds
 
 
 class Clock:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from django.db import connections
 
+from jobqueue.base.validation import check_instant, check_int, check_queue, did_you_mean
 from jobqueue.conf import load
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import AfterCommit, in_open_transaction
@@ -32,7 +33,6 @@ from jobqueue.testing.clock import Clock
 from jobqueue.testing.runs import WORKER, Drained, JobRun, discover_tasks, run, take_lease
 from jobqueue.transitions import claim, reap
 from jobqueue.transitions.claiming.candidates import queue_names
-from jobqueue.validation import check_instant, check_int, check_queue, did_you_mean
 from jobqueue.worker.run.batch import batch_of
 
 #: runs after which a drain() without a limit gives up, because a job probably enqueues itself

@@ -11,12 +11,12 @@ from typing import Literal, NoReturn, get_args
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from jobqueue.base.validation import check_int
 from jobqueue.db import vendor_of
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_test_case
 from jobqueue.db.dialect import ErrorKind
 from jobqueue.exceptions import InvalidValue
-from jobqueue.validation import check_int
 
 Kind = Literal["deadlock", "lock_timeout", "lost_connection"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

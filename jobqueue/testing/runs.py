@@ -14,7 +14,9 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
-from jobqueue.compat import AnyTask, Task
+from jobqueue.base.compat import AnyTask, Task
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import check_id, check_instant, check_int
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import spec_of
 from jobqueue.db import vendor
@@ -22,7 +24,6 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 from jobqueue.producer.enqueueing import new_job, with_context
 from jobqueue.producer.insert import insertion
 from jobqueue.signals import RunOutcome, attempt_ended
@@ -31,7 +32,6 @@ from jobqueue.tasks.versions import payload_of
 from jobqueue.transitions import Lease, reap
 from jobqueue.transitions.claiming.plans import LockAndStamp, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
-from jobqueue.validation import check_id, check_instant, check_int
 from jobqueue.worker.child.outcomes import settle
 from jobqueue.worker.run.attempt import Outcome
 from jobqueue.worker.run.batch import calls_of

@@ -10,6 +10,8 @@ from functools import cache, partial
 from django.db import Error, connections, transaction
 from django.db.models import F
 
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import check_list
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import having
 from jobqueue.db import vendor
@@ -23,11 +25,9 @@ from jobqueue.exceptions import DatabaseBusy, InvalidValue, PayloadError, Result
 from jobqueue.failures import summary
 from jobqueue.models import Job, ResultExpiry
 from jobqueue.models.rows import any_in_state, in_state
-from jobqueue.payload import JSON, encode
 from jobqueue.signals import job_done
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, can_skip_locked, check_lease, check_leases
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
-from jobqueue.validation import check_list
 
 logger = logging.getLogger("jobqueue.transitions")
 

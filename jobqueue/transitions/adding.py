@@ -18,12 +18,12 @@ from functools import partial
 from django.db import connections
 from django.db.models import F
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.retry import retry_transient
 from jobqueue.exceptions import InvalidValue
 from jobqueue.grouping.members import insert_members, lock_group, node_job
 from jobqueue.models import GroupMember, GroupParent, Job, JobGroup
-from jobqueue.payload import JSON
 from jobqueue.producer.insert import NewJob
 from jobqueue.transitions.dependants import decide_nodes, end_with_dependants
 from jobqueue.transitions.leases import Lease, held, lost

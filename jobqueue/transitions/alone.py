@@ -7,6 +7,7 @@ from functools import partial
 
 from django.db import connections, transaction
 
+from jobqueue.base.validation import check_id, check_seconds
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.retry import retry_transient
@@ -20,7 +21,6 @@ from jobqueue.transitions.claiming.plans import LockAndStamp, Row
 from jobqueue.transitions.claiming.select_then_update import lock_rows, stamp
 from jobqueue.transitions.leases import Lease, lease_of
 from jobqueue.transitions.operator import make_due
-from jobqueue.validation import check_id, check_seconds
 
 
 class HeldBack(JobQueueError):

@@ -10,13 +10,21 @@ from typing import TypedDict, Unpack
 
 from django.db.models import Q
 
+from jobqueue.base.validation import (
+    check_ids,
+    check_instant,
+    check_int,
+    check_queue,
+    check_tag,
+    check_text,
+    did_you_mean,
+)
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.retry import Verb, retry_transient
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.transitions.operator import cancel_each, discard_each, retry_each
-from jobqueue.validation import check_ids, check_instant, check_int, check_queue, check_tag, check_text, did_you_mean
 
 #: jobs of one transaction
 CHUNK = 100

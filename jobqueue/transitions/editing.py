@@ -14,6 +14,8 @@ from typing import Any
 
 from django.db import IntegrityError
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import INT_MAX, KEEP, Kept, check_id, check_instant, check_int, did_you_mean, readable_key
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import find_task, spec_at
 from jobqueue.conf.task_spec import OPTIONS, Expires
@@ -27,14 +29,12 @@ from jobqueue.models.job import HELD_GATE
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import SCHEDULED, lanes
 from jobqueue.ordering.promote import promote_next
-from jobqueue.payload import JSON
 from jobqueue.producer import dedupe
 from jobqueue.producer.enqueueing import KEY_WAIT_SECONDS
 from jobqueue.producer.insert import bounded_wait
 from jobqueue.producer.life import FIRST_DUE, with_first_due
 from jobqueue.producer.queue_names import check_known
 from jobqueue.transitions.operator import operate
-from jobqueue.validation import INT_MAX, KEEP, Kept, check_id, check_instant, check_int, did_you_mean, readable_key
 
 #: field of edit() -> its values before and after; of tags and arguments as lists and objects
 Changes = dict[str, tuple[Any, Any]]

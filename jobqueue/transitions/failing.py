@@ -12,6 +12,7 @@ from django.db.models import Case, F, Value, When
 from django.db.models.functions import Least
 from django.dispatch import Signal
 
+from jobqueue.base.validation import INT_MAX, check_seconds
 from jobqueue.conf import load
 from jobqueue.conf.known_tasks import spec_at
 from jobqueue.db import vendor
@@ -35,7 +36,6 @@ from jobqueue.models.rows import in_state
 from jobqueue.signals import job_dead, job_failed, job_parked
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, check_lease, check_leases, held
 from jobqueue.transitions.verb import Portion, Signals, Written, run_verb
-from jobqueue.validation import INT_MAX, check_seconds
 
 #: a job whose move has waited for longer stays where it is, until its next failure
 _MOVE_SECONDS = 1.0

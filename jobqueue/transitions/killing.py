@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import check_ids, check_instant
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import read_now
@@ -22,12 +24,10 @@ from jobqueue.exceptions import JobCanceled, JobQueueError
 from jobqueue.failures import describe, dotted_path
 from jobqueue.models import Job, JobAttempt
 from jobqueue.models.rows import in_state
-from jobqueue.payload import JSON, encode
 from jobqueue.signals import RunOutcome
 from jobqueue.transitions.failing import Failure, attempt_row
 from jobqueue.transitions.leases import Lease, canceled, held
 from jobqueue.transitions.verb import Portion, Written, run_verb
-from jobqueue.validation import check_ids, check_instant
 
 #: in the options: [the fence of the run, the instant of the database's clock from which on its process is ended]
 KILL = "kill"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from django.db import connections, transaction
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import INT_MAX
 from jobqueue.db import vendor
 from jobqueue.db.alias import explain_missing_table
 from jobqueue.db.callers_transaction import in_callers_transaction
@@ -22,9 +24,7 @@ from jobqueue.gates.limits import slot_subject
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
-from jobqueue.payload import JSON
 from jobqueue.signals import lease_lost, send
-from jobqueue.validation import INT_MAX
 
 #: what ends a lease; every verb that leaves PROCESSING writes it
 RELEASED: dict[str, object] = {"locked_by": None, "lock_token": None, "locked_at": None, "lock_until": None}

@@ -17,6 +17,8 @@ from django.db.models import Case, F, Q, QuerySet, When
 from django.db.models.lookups import Exact
 
 from jobqueue import wakeup
+from jobqueue.base.payload import JSON, encode
+from jobqueue.base.validation import INT_MAX, check_id, check_key, check_queue, check_seconds
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of, explain_missing_table
 from jobqueue.db.clock import UtcNow, UtcNowPlus, read_now
@@ -33,7 +35,6 @@ from jobqueue.models.group import PARENTS_GATE, WAITS_FOR_PARENTS
 from jobqueue.models.job import HELD_GATE, WAITING
 from jobqueue.models.rows import in_state
 from jobqueue.ordering import KEY_GATE, WAITS, lanes
-from jobqueue.payload import JSON, encode
 from jobqueue.producer.enqueueing import add
 from jobqueue.producer.insert import OPTIONAL_COLUMNS, NewJob
 from jobqueue.producer.life import begins_again, keeps_first_due, with_first_due
@@ -41,7 +42,6 @@ from jobqueue.transitions.killing import KILL, kill_columns
 from jobqueue.transitions.leases import RELEASED, Lease, canceled, lease_of
 from jobqueue.transitions.releasing import release, release_many
 from jobqueue.transitions.verb import JobRef, Portion, Written, end_in_groups, run_again_in_groups, run_verb
-from jobqueue.validation import INT_MAX, check_id, check_key, check_queue, check_seconds
 
 #: writes the row of a job that is locked; returns the column that holds the instant of its write, None: no write
 Change: TypeAlias = Callable[[Job, str], str | None]

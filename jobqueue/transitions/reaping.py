@@ -12,6 +12,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Case, CharField, Value, When
 
+from jobqueue.base.validation import check_int
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import send_after_commit
@@ -33,7 +34,6 @@ from jobqueue.transitions.failing import (
 )
 from jobqueue.transitions.leases import Lease, canceled, lease_of
 from jobqueue.transitions.verb import Portion, Signals, Written, charged_fences, end_in_groups, run_verb
-from jobqueue.validation import check_int
 
 _SIGNALS: Signals = {
     Job.Status.READY: [(job_reaped, {})],

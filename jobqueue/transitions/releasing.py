@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
+from jobqueue.base.validation import check_seconds
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNow, UtcNowPlus
 from jobqueue.db.retry import Verb
@@ -21,7 +22,6 @@ from jobqueue.transitions.claiming.claimer import release_with
 from jobqueue.transitions.failing import Also, Failure, attempt_row
 from jobqueue.transitions.leases import RELEASED, Lease, by_token, canceled, check_lease, held
 from jobqueue.transitions.verb import Portion, Signals, Written, ended_uncharged, run_verb
-from jobqueue.validation import check_seconds
 
 REASON_BYTES = 200
 

@@ -13,15 +13,15 @@ from django.db import connections
 from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import SECONDS_MAX, check_seconds
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOfArray
 from jobqueue.db.retry import retry_transient
 from jobqueue.models import Job
 from jobqueue.models.rows import in_state
-from jobqueue.payload import JSON
 from jobqueue.transitions.leases import Lease, by_token, held, lost
-from jobqueue.validation import SECONDS_MAX, check_seconds
 
 _RENEWED_MAX = 500  # leases in one statement
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from django.db import connections, transaction
 from django.dispatch import Signal
 
+from jobqueue.base.payload import JSON
 from jobqueue.db import vendor
 from jobqueue.db.callers_transaction import in_open_transaction, send_after_commit
 from jobqueue.db.retry import Verb, retry_transient
@@ -26,7 +27,6 @@ from jobqueue.grouping.ends import STATE_OF, outstanding_again
 from jobqueue.grouping.members import group_of, is_parent
 from jobqueue.models import Job, JobAttempt
 from jobqueue.ordering.promote import promote_next
-from jobqueue.payload import JSON
 from jobqueue.requested import REQUESTED_ENDS, UNCHARGED
 from jobqueue.signals import (
     RunOutcome,

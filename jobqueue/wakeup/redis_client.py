@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from jobqueue.base.validation import did_you_mean, is_redis_url
 from jobqueue.conf.rules import CACHE_PREFIX
 from jobqueue.exceptions import WrongSettings
-from jobqueue.validation import did_you_mean, is_redis_url
 
 if TYPE_CHECKING:
     from redis import ConnectionPool

@@ -17,7 +17,7 @@ from contextlib import suppress
 from django.db import connections
 
 from jobqueue.backoff import Backoff
-from jobqueue.durations import format_seconds
+from jobqueue.base.durations import format_seconds
 from jobqueue.log_format import count_of
 from jobqueue.worker.alone import run_alone_child
 from jobqueue.worker.child.process import run_child

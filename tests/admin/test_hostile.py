@@ -10,10 +10,10 @@ from django.utils.safestring import SafeString, mark_safe
 
 from jobqueue import enqueue
 from jobqueue.admin.page import formatting
+from jobqueue.base.payload import MAX_DEPTH
 from jobqueue.db.clock import UtcNow
 from jobqueue.exceptions import PayloadError
 from jobqueue.models import JobAttempt, Worker
-from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import ack, fail
 from tests.admin.helpers import HOSTILE, JOBS, SCRIPT, WORKERS, Inline, act, job_page, root, text_of
 from tests.factories import claim_one, job, make_in_state, make_job, set_columns

@@ -5,7 +5,7 @@ import sys
 import time
 from contextvars import ContextVar
 
-from jobqueue.compat import signals
+from jobqueue.base.compat import signals
 from jobqueue.signals import job_done
 from tests.app import tasks
 

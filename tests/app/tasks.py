@@ -20,7 +20,7 @@ from django.db import IntegrityError, connection
 from django.db.models import F
 
 from jobqueue import current_job, handler, task
-from jobqueue.compat import TaskContext
+from jobqueue.base.compat import TaskContext
 from jobqueue.counter import ShardedCounter
 from jobqueue.exceptions import Discard, LockNotAcquired, Retry, Snooze, SoftTimeout
 from jobqueue.idempotency import once

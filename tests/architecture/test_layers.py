@@ -16,7 +16,7 @@ PACKAGE = ROOT / "jobqueue"
 
 #: from the bottom up: a module may import its own room and those above it in this list; the longest name counts
 ROOMS = [
-    "exceptions", "compat", "validation", "durations", "failures", "payload",
+    "exceptions", "base", "failures",
     "backoff", "conf", "masking", "signals", "requested", "otel", "middleware",
     "db", "models",
     "wakeup", "ordering", "gates", "producer", "grouping",

@@ -14,8 +14,8 @@ PARTS = [(page, part) for page in PAGES.values() for part in page.parts]
 #: pages that are stale after any change of the package say nothing about rooms
 OF_ALL = {"findings", "mutants"}
 #: what no proof at full size runs; the tests of these rooms have no other size
-UNMEASURED = {"testing", "otel", "middleware", "apps", "migrations", "checks", "compat", "log_format", "signals"}
-UNMEASURED |= {"exceptions", "validation", "durations"}
+UNMEASURED = {"testing", "otel", "middleware", "apps", "migrations", "checks", "log_format", "signals"}
+UNMEASURED |= {"exceptions"}
 
 
 def name(found):

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jobqueue.durations import parse_seconds
+from jobqueue.base.durations import parse_seconds
 from tests.launch import ROOT
 
 RESULTS = ROOT / "tests/chaos/results.jsonl"

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError
 
 from jobqueue import task
-from jobqueue.compat import tasks
+from jobqueue.base.compat import tasks
 from jobqueue.flow import drain
 from jobqueue.models import Job
 from jobqueue.testing import drain as work_off

@@ -8,8 +8,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue
+from jobqueue.base.durations import parse_rate
 from jobqueue.dead_letters import recording, redrive, redrives, stop
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.models import Job, Redrive
 from jobqueue.runs import bulk_steps, redrive_steps, stepping

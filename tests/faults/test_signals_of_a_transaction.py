@@ -12,7 +12,7 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from jobqueue import enqueue, enqueue_many, flow, group, signals, transitions, workflow
-from jobqueue.compat import signals as task_signals
+from jobqueue.base.compat import signals as task_signals
 from jobqueue.db.callers_transaction import AfterCommit, after_commit, send_after_commit
 from jobqueue.exceptions import LeaseLost
 from jobqueue.models import AuditEvent, Job

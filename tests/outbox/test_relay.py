@@ -8,12 +8,12 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import override_settings
 
+from jobqueue.base.payload import MAX_DEPTH
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import DestinationDown, InsideTransaction
 from jobqueue.models import Job, OutboxEvent
 from jobqueue.outbox import Relay, dead_letters, delivery, discard, publish, retry, skip
 from jobqueue.outbox.claiming import EventClaimer
-from jobqueue.payload import MAX_DEPTH
 from jobqueue.transitions import claim
 from tests.app.models import Account, Ticket
 from tests.factories import now, seconds_from_now

@@ -15,7 +15,7 @@ from tests.marks import finding
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-#: what the tests, the checks of the code and the demo need; `compat` is django_tasks, which jobqueue.compat imports
+#: what the tests, the checks of the code and the demo need; `compat` is django_tasks, which base/compat.py imports
 OF_THE_REPOSITORY = {"test", "lint", "dev", "demo", "docs"}
 #: a driver is imported by Django, by the engine's name in DATABASES
 OF_DJANGO = {"mysql", "postgres"}

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from jobqueue.compat import TaskResultStatus
+from jobqueue.base.compat import TaskResultStatus
 from jobqueue.db.clock import UtcNowPlus
 from jobqueue.exceptions import ResultError
 from jobqueue.models import Job

@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import task
-from jobqueue.compat import TaskResultStatus
+from jobqueue.base.compat import TaskResultStatus
 from jobqueue.exceptions import InsideCoroutine, InvalidType, JobQueueError, PayloadError, WrongArguments
 from jobqueue.models import Job, JobTag
 from jobqueue.retention.deletion import delete_jobs

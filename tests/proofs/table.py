@@ -372,7 +372,7 @@ OUTBOX = Page(
 TASKS = Page(
     "tasks",
     "`finish()` and batch handlers with kills and lost sessions at every statement.",
-    (*ENGINE, "jobqueue/tasks", "jobqueue/context", "jobqueue/backends.py", "jobqueue/payload.py"),
+    (*ENGINE, "jobqueue/tasks", "jobqueue/context", "jobqueue/backends.py", "jobqueue/base"),
     (
         Part(
             "finishing",

@@ -13,7 +13,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
 
 from jobqueue import backends, checks
-from jobqueue.compat import task_backends, tasks
+from jobqueue.base.compat import task_backends, tasks
 from jobqueue.db import vendor
 from jobqueue.db.clock import read_now
 from jobqueue.db.dialect import Dialect

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jobqueue import log_format as log_events
+from jobqueue.base.compat import signals as task_signals
 from jobqueue.cli import process
-from jobqueue.compat import signals as task_signals
 from jobqueue.exceptions import Discard, Snooze
 from jobqueue.log_format import JsonFormatter, TextFormatter, on_attempt_ended, on_job_reaped, on_lease_lost, one_line
 from jobqueue.worker.log_writer import _Sender
@@ -314,7 +314,7 @@ def test_details_are_for_verbosity_3(fresh, verbosity, shown):
 @pytest.mark.parametrize("debug", [True, False])
 def test_djangos_own_line_about_a_failed_task_does_not_reach_the_terminal(debug):
     script = RECEIVER.partition("def broken")[0] + (
-        "from jobqueue.compat import signals\nsignals.logger.error('Task id=1 state=FAILED')\n"
+        "from jobqueue.base.compat import signals\nsignals.logger.error('Task id=1 state=FAILED')\n"
         "import logging\nlogging.getLogger('jobqueue.jobs').error('dead')"
     )
     command = [sys.executable, "-c", script, "debug" if debug else "production", "django"]

@@ -9,8 +9,8 @@ from django.db import connection
 import jobqueue.models
 from jobqueue import enqueue, enqueue_many, task, transitions
 from jobqueue.backoff import Backoff
+from jobqueue.base.compat import InvalidTaskBackend
 from jobqueue.bulk import delete_in_chunks
-from jobqueue.compat import InvalidTaskBackend
 from jobqueue.exceptions import InvalidType, JobQueueError, NotMigrated, WrongSettings
 from jobqueue.idempotency import idempotent_view, once
 from jobqueue.locks import lease_lock, mutex, redis_lock

@@ -12,9 +12,10 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.template import Context, Engine
 
-from jobqueue import enqueue, enqueue_many, handler, task, validation
+from jobqueue import enqueue, enqueue_many, handler, task
 from jobqueue.backoff import wait_seconds
-from jobqueue.compat import Task
+from jobqueue.base import validation
+from jobqueue.base.compat import Task
 from jobqueue.conf import known_tasks
 from jobqueue.exceptions import InvalidType, JobQueueError, PayloadError, ResultError, UnknownMethod, WrongArguments
 from jobqueue.idempotency import idempotent_view, once

@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from jobqueue.backends import JobQueueBackend
-from jobqueue.compat import TaskResultDoesNotExist, TaskResultStatus, signals
+from jobqueue.base.compat import TaskResultDoesNotExist, TaskResultStatus, signals
 from jobqueue.exceptions import InvalidValue, PayloadError, PayloadTooLarge
 from jobqueue.models import Job
 from jobqueue.signals import job_enqueued

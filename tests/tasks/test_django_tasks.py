@@ -11,7 +11,7 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue, task
-from jobqueue.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
+from jobqueue.base.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, signals, task_backends
 from jobqueue.exceptions import InsideCoroutine, JobQueueError
 from jobqueue.models import Job
 from jobqueue.tasks import registry

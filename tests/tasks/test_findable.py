@@ -8,8 +8,8 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from jobqueue import checks, handler, task
-from jobqueue.compat import InvalidTask
-from jobqueue.compat import tasks as django_tasks
+from jobqueue.base.compat import InvalidTask
+from jobqueue.base.compat import tasks as django_tasks
 from jobqueue.exceptions import NotSupported
 from jobqueue.models import Job
 from jobqueue.tasks import registry

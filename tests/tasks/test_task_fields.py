@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue import task
 from jobqueue.backoff import Backoff
-from jobqueue.compat import TaskResultStatus
+from jobqueue.base.compat import TaskResultStatus
 from jobqueue.conf.task_spec import OPTIONS, TaskFields, UsingFields
 from jobqueue.db import vendor
 from jobqueue.db.clock import UtcNowPlus

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from jobqueue import task
-from jobqueue.compat import TaskResultStatus
+from jobqueue.base.compat import TaskResultStatus
 from jobqueue.exceptions import InsideTransaction, InvalidValue, WaitTimeout
 from jobqueue.locks.deadline import Deadline
 from jobqueue.transitions import ack, fail

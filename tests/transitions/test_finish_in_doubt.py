@@ -9,7 +9,7 @@ from django.db import Error, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from jobqueue import current_job, task
-from jobqueue.compat import TaskResultStatus, signals
+from jobqueue.base.compat import TaskResultStatus, signals
 from jobqueue.models import JobAttempt
 from jobqueue.signals import attempt_ended, lease_lost
 from tests.app.models import Account

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.durations import format_seconds, parse_seconds
+from jobqueue.base.durations import format_seconds, parse_seconds
 from jobqueue.exceptions import InvalidValue
 
 

@@ -7,6 +7,7 @@ import pytest
 from django.db import IntegrityError, OperationalError
 
 import jobqueue
+from jobqueue.base.validation import check_queue
 from jobqueue.exceptions import JobLost, PayloadError, ResultError, SoftTimeout
 from jobqueue.failures import (
     ERROR_BYTES,
@@ -18,7 +19,6 @@ from jobqueue.failures import (
     storable,
     summary,
 )
-from jobqueue.validation import check_queue
 from tests.app.tasks import Unprintable
 from tests.marks import finding
 

@@ -16,8 +16,8 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
+from jobqueue.base.payload import decode, encode, normalized
 from jobqueue.exceptions import PayloadError, PayloadTooLarge
-from jobqueue.payload import decode, encode, normalized
 from tests.app.models import Account
 
 LIMIT = 1_048_576

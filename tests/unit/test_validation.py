@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from django.utils import timezone as django_timezone
 
-from jobqueue import validation
+from jobqueue.base import validation
 from jobqueue.exceptions import InvalidType, InvalidValue, JobQueueError
 from tests.marks import finding
 

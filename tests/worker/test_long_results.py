@@ -8,8 +8,8 @@ from django.db import connection, connections
 from django.test import override_settings
 
 from jobqueue import checks
+from jobqueue.base.payload import encode
 from jobqueue.models import Job
-from jobqueue.payload import encode
 from jobqueue.transitions import claim
 from jobqueue.transitions.acking import encode_result
 from jobqueue.worker.child.outcomes import settle

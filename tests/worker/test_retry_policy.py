@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from jobqueue import signals, task
 from jobqueue.backoff import RETRY_AFTER_MAX, Backoff, retry_after, wait_seconds
-from jobqueue.compat import InvalidTask
+from jobqueue.base.compat import InvalidTask
 from jobqueue.exceptions import InvalidType, InvalidValue, JobLost, Retry, Snooze
 from jobqueue.models import Job, JobAttempt
 from jobqueue.transitions import cancel, claim, fail, fail_many, reap, retry, snooze

@@ -7,7 +7,7 @@ import django
 import pytest
 from django.utils.log import AdminEmailHandler, RequireDebugFalse, RequireDebugTrue
 
-from jobqueue.compat import TaskResultStatus, signals, task_backends
+from jobqueue.base.compat import TaskResultStatus, signals, task_backends
 from jobqueue.worker.run import task_signals
 from tests.app import tasks
 from tests.factories import claim_one, settle_run

@@ -33,18 +33,18 @@ from jobqueue.admin.page.formatting import (
 )
 from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.tables import Column, Table, table_of
+from jobqueue.base.durations import parse_rate
+from jobqueue.base.validation import IDS_MAX
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
 from jobqueue.dead_letters import Redriven, redrive
 from jobqueue.dead_letters.listing import Candidate, preview
 from jobqueue.dead_letters.recording import CANARY_MAX
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import DatabaseBusy, InvalidType, InvalidValue, OutcomeUnknown
 from jobqueue.failures import FailureCause
 from jobqueue.maintenance.worker_rows import is_any_alive
 from jobqueue.models import Job, Redrive
 from jobqueue.runs.job_filter import check_dead_filter
-from jobqueue.validation import IDS_MAX
 
 #: jobs that a redrive retries first, unless somebody chooses another number
 CANARY = 10

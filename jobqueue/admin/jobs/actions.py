@@ -18,13 +18,13 @@ from jobqueue.admin.dead_letters.redrive_page import form_of, show
 from jobqueue.admin.page.addresses import link, page_address
 from jobqueue.admin.page.formatting import plain
 from jobqueue.admin.page.verb_admin import ACTION_MAX, Changed, VerbAdmin, apply, confirmation
+from jobqueue.base.durations import parse_seconds
+from jobqueue.base.validation import IDS_MAX
 from jobqueue.conf import load
-from jobqueue.durations import parse_seconds
 from jobqueue.exceptions import InvalidValue
 from jobqueue.models import Job
 from jobqueue.runs.alone import request_alone
 from jobqueue.transitions.killing import jobs_beside
-from jobqueue.validation import IDS_MAX
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise

@@ -24,14 +24,14 @@ from jobqueue.admin.page.formatting import NOTHING, StrOrPromise, plain, stamp
 from jobqueue.admin.page.history import log_entry
 from jobqueue.admin.page.tables import Table, table_of
 from jobqueue.admin.page.verb_admin import VerbAdmin
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import INT_MAX, QUEUE_BYTES
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError
 from jobqueue.models import Job, JobTag
-from jobqueue.payload import JSON
 from jobqueue.tasks import registry
 from jobqueue.tasks.versions import unchecked_arguments
 from jobqueue.transitions.editing import Changes, change, in_words
-from jobqueue.validation import INT_MAX, QUEUE_BYTES
 
 ARGUMENTS = ("args", "kwargs")
 SHOWN_CHARS = 500

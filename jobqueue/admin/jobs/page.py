@@ -37,6 +37,7 @@ from jobqueue.admin.page.formatting import (
 from jobqueue.admin.page.history import recent
 from jobqueue.admin.page.tables import Fact, facts
 from jobqueue.admin.page.verb_admin import Button
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.context.progress import read_progress
 from jobqueue.explain import Explanation
@@ -48,7 +49,6 @@ from jobqueue.masking import mask_tail
 from jobqueue.models import Job, JobAttempt, LaneEntry, Worker
 from jobqueue.models.job import QUARANTINED
 from jobqueue.ordering import SCHEDULED
-from jobqueue.payload import JSON
 from jobqueue.runs.alone import is_requested
 from jobqueue.transitions.killing import kill_at
 

@@ -27,6 +27,7 @@ from jobqueue.admin.page.formatting import (
     span,
 )
 from jobqueue.admin.page.tables import Fact, facts
+from jobqueue.base.validation import readable_key
 from jobqueue.conf import load
 from jobqueue.explain.explanation import reason_in_words
 from jobqueue.grouping.members import callback_of, group_of
@@ -35,7 +36,6 @@ from jobqueue.models import GroupMember, GroupParent, Job, JobGroup, JobTag
 from jobqueue.ordering import SCHEDULED
 from jobqueue.producer.insert import OPTIONAL_COLUMNS
 from jobqueue.runs.job_filter import FILTERS
-from jobqueue.validation import readable_key
 
 TAGS_SHOWN = 50
 #: of a key in the address of a search

@@ -11,12 +11,12 @@ from django.utils.translation import gettext
 
 from jobqueue.admin.page.addresses import id_of
 from jobqueue.admin.page.formatting import short_task
+from jobqueue.base.validation import KEY_BYTES, TAG_CHARS
 from jobqueue.db import vendor
 from jobqueue.models import Job, JobTag, LaneEntry
 from jobqueue.ordering.lanes import lane_of
 from jobqueue.tasks import registry
 from jobqueue.transitions.claiming.candidates import queue_names
-from jobqueue.validation import KEY_BYTES, TAG_CHARS
 
 #: queues in which a key is searched; each costs some index seeks
 QUEUES_SEARCHED = 1000

@@ -17,9 +17,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.formatting import plain
+from jobqueue.base.payload import JSON
 from jobqueue.exceptions import DatabaseBusy, JobQueueError, OutcomeUnknown
 from jobqueue.masking import MASK, has_mask, mask_value, unmask
-from jobqueue.payload import JSON
 
 WIDE = {"class": "vTextField"}
 TALL = {"class": "vLargeTextField", "rows": 3, "spellcheck": "false"}

@@ -19,16 +19,16 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.addresses import link, list_address, page_address
+from jobqueue.base.durations import format_seconds
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import readable_key
 from jobqueue.conf import MaskSettings
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import PayloadError
 from jobqueue.failures import FailureCause
 from jobqueue.masking import mask_tail, mask_text, mask_value, own_rules
 from jobqueue.models import FlowRule, Job
-from jobqueue.payload import JSON
 from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.signals import RunOutcome
-from jobqueue.validation import readable_key
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise as StrOrPromise

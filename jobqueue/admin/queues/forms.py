@@ -11,13 +11,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.fields import WIDE
+from jobqueue.base.durations import parse_rate
+from jobqueue.base.validation import INT_MAX, REASON_CHARS
 from jobqueue.conf import load
 from jobqueue.db.clock import read_now
-from jobqueue.durations import parse_rate
 from jobqueue.exceptions import InvalidValue
 from jobqueue.flow import KEEP
 from jobqueue.flow.rules import read_until
-from jobqueue.validation import INT_MAX, REASON_CHARS
 
 _NONE = "none"
 

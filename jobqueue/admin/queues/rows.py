@@ -10,13 +10,13 @@ from django.utils.translation import gettext, ngettext
 
 from jobqueue.admin.page.addresses import address_of, link, list_address
 from jobqueue.admin.page.formatting import NOTHING, badge, hint, mode_badge, plain, relative, span, stacked, stamp
+from jobqueue.base.validation import check_queue
 from jobqueue.exceptions import JobQueueError
 from jobqueue.failures.dependencies import check_dependency
 from jobqueue.flow.overview import QueueState
 from jobqueue.flow.wording import concurrency_text, count_text
 from jobqueue.models import BreakerState
 from jobqueue.stats.live import COUNTS
-from jobqueue.validation import check_queue
 
 NAME_CHARS, REASON_CHARS = 120, 200
 #: jobs of a queue that the list counts; its own page counts more of them

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin.page.fields import WIDE, ArgumentsField, MomentField, with_secrets
 from jobqueue.admin.page.formatting import StrOrPromise, plain
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
 from jobqueue.conf import load
 from jobqueue.exceptions import InvalidValue, JobQueueError, WrongSettings
 from jobqueue.masking import has_mask, mask_value

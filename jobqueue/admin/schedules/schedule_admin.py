@@ -20,11 +20,11 @@ from jobqueue.admin.page.readonly import ConditionFilter, NewestFirst
 from jobqueue.admin.page.verb_admin import VerbAdmin, apply, needs
 from jobqueue.admin.schedules.columns import WORDS, ScheduleColumns, results_of, state_of, to_take_back
 from jobqueue.admin.schedules.form import ARGUMENTS, TERMS, ScheduleForm
+from jobqueue.base.validation import REASON_CHARS
 from jobqueue.conf import load
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.models import Schedule
 from jobqueue.schedules import editing
-from jobqueue.validation import REASON_CHARS
 
 
 class ReasonForm(ActionForm):

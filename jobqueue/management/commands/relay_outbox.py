@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand
 from django.db import Error, connections
 
+from jobqueue.base.validation import check_topic
 from jobqueue.cli.arguments import (
     MISCONFIGURED,
     NO_DATABASE,
@@ -45,7 +46,6 @@ from jobqueue.outbox.relay import DatabaseUnreachable, run
 from jobqueue.outbox.routes import Unrouted
 from jobqueue.outbox.watch import interrupt
 from jobqueue.tasks import registry
-from jobqueue.validation import check_topic
 from jobqueue.worker.run import call_threads
 from jobqueue.worker.shared.processes import print_at_sigquit
 

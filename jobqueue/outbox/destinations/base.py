@@ -9,9 +9,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import did_you_mean
 from jobqueue.exceptions import WrongSettings
-from jobqueue.payload import JSON
-from jobqueue.validation import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

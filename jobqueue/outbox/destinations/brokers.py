@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from jobqueue.base.validation import did_you_mean
 from jobqueue.exceptions import DestinationDown, WrongSettings
 from jobqueue.outbox.destinations.base import Destination, Event, Outcome, library
-from jobqueue.validation import did_you_mean
 from jobqueue.wakeup.redis_client import connect
 
 if TYPE_CHECKING:

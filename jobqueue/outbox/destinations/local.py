@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction
 
-from jobqueue.compat import Task
+from jobqueue.base.compat import Task
+from jobqueue.base.payload import MAX_DEPTH, encode
+from jobqueue.base.validation import check_topic
 from jobqueue.conf import load
 from jobqueue.context.guards import close_left_open
 from jobqueue.db.fields import Encoded
 from jobqueue.exceptions import DestinationDown, InvalidType, QueueFull
 from jobqueue.failures import dotted_path
 from jobqueue.outbox.destinations.base import Destination, Event, Outcome
-from jobqueue.payload import MAX_DEPTH, encode
 from jobqueue.producer.enqueueing import enqueue_many
 from jobqueue.tasks.nesting import delivering
-from jobqueue.validation import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

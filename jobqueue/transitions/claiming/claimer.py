@@ -10,6 +10,7 @@ from functools import partial
 
 from django.db import Error
 
+from jobqueue.base.validation import check_int, check_queue, check_seconds, check_worker
 from jobqueue.db import vendor
 from jobqueue.db.alias import alias_of
 from jobqueue.db.callers_transaction import in_open_transaction
@@ -35,7 +36,6 @@ from jobqueue.transitions.claiming.select_then_update import select_then_update
 from jobqueue.transitions.claiming.update_returning import update_returning
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import JobRef, settled
-from jobqueue.validation import check_int, check_queue, check_seconds, check_worker
 
 logger = logging.getLogger("jobqueue.transitions")
 

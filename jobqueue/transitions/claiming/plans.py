@@ -12,6 +12,8 @@ from typing import NamedTuple, Self
 from django.db import Error
 from django.db.models import Expression, F
 
+from jobqueue.base.payload import JSON
+from jobqueue.base.validation import SECONDS_MAX
 from jobqueue.db.expressions import Slot
 from jobqueue.db.fields import NameField, TokenField
 from jobqueue.db.retry import retry_transient
@@ -23,10 +25,8 @@ from jobqueue.gates.waiting import Blocked
 from jobqueue.models import Job
 from jobqueue.models.job import JobQuerySet
 from jobqueue.models.rows import in_state
-from jobqueue.payload import JSON
 from jobqueue.transitions.claiming.queue_memory import FROM_HEAD, Beginning
 from jobqueue.transitions.leases import Lease, canceled
-from jobqueue.validation import SECONDS_MAX
 
 logger = logging.getLogger("jobqueue.transitions")
 

@@ -13,6 +13,7 @@ from django.db import Error, connections, transaction
 from django.db.models import Expression, F, FloatField, Q, Value
 from django.db.models.functions import Coalesce, Greatest, Least
 
+from jobqueue.base.validation import SECONDS_MAX
 from jobqueue.db import retry, vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import AnyOfArray, Slot
@@ -37,7 +38,6 @@ from jobqueue.transitions.claiming.plans import (
 )
 from jobqueue.transitions.leases import Lease
 from jobqueue.transitions.verb import end_in_groups
-from jobqueue.validation import SECONDS_MAX
 
 logger = logging.getLogger("jobqueue.transitions")
 

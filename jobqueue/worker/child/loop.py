@@ -17,8 +17,8 @@ from django.db import Error
 from django.utils.autoreload import StatReloader
 
 from jobqueue import transitions
+from jobqueue.base.durations import format_seconds
 from jobqueue.db import fault_vendor
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.gates.rules import Rules, forget_rules, fresh_rules, rules
 from jobqueue.gates.timing import any_in_effect

@@ -12,8 +12,8 @@ from typing import Protocol
 from django.db import DatabaseError, Error, connections
 
 from jobqueue import transitions
+from jobqueue.base.durations import format_seconds
 from jobqueue.db import is_refusal, vendor
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy, JobLost, LeaseLost, LockNotAcquired, ResultError
 from jobqueue.failures import dotted_path, is_permanent, summary
 from jobqueue.gates.breaker import BreakerOpen

@@ -15,8 +15,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jobqueue.base.durations import format_seconds
 from jobqueue.conf import load
-from jobqueue.durations import format_seconds
 from jobqueue.failures import FailureCause, is_permanent
 from jobqueue.failures.dependencies import settings_of
 from jobqueue.failures.nested import ONCE, Nested, nested_tries

@@ -11,13 +11,13 @@ from django.conf import settings
 from django.db import Error, connections
 
 import jobqueue
+from jobqueue.base.durations import format_seconds
 from jobqueue.checks import packet_problem, pending_migrations, problems
 from jobqueue.conf import load
 from jobqueue.db import Problem, supported, vendor
 from jobqueue.db.alias import is_in_memory
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.sessions import pool_problem
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import DatabaseBusy
 from jobqueue.log_format import one_line
 from jobqueue.models import Job, Worker

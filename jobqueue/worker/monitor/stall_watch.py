@@ -11,13 +11,14 @@ from typing import NamedTuple
 from django.db.models import FloatField
 from django.utils import translation
 
+from jobqueue.base.durations import format_seconds
+from jobqueue.base.payload import JSON
 from jobqueue.conf import load
 from jobqueue.db import vendor
 from jobqueue.db.clock import Selected, UtcNow, UtcNowPlus
 from jobqueue.db.expressions import Slot
 from jobqueue.db.prepared import Prepared, prepare_rows
 from jobqueue.db.time_limit import time_limit
-from jobqueue.durations import format_seconds
 from jobqueue.exceptions import StatementTimeout
 from jobqueue.explain import Explanation, explain_queue
 from jobqueue.explain.explanation import CODES
@@ -25,7 +26,6 @@ from jobqueue.explain.row_locks import row_locks, waits_in_words
 from jobqueue.gates.backlog import INDEX, Level, levels_below
 from jobqueue.log_format import one_line
 from jobqueue.models import Job
-from jobqueue.payload import JSON
 from jobqueue.transitions.claiming import candidates
 from jobqueue.worker.monitor.troubles import Troubles
 from jobqueue.worker.shared.scoreboard import Scoreboard, Stop

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from jobqueue.base.payload import JSON
 from jobqueue.maintenance import worker_rows
-from jobqueue.payload import JSON
 
 logger = logging.getLogger("jobqueue.worker")
 

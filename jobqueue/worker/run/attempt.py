@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from jobqueue.backoff import retry_after, wait_seconds
-from jobqueue.compat import AnyTask
+from jobqueue.base.compat import AnyTask
+from jobqueue.base.payload import JSON, readable
 from jobqueue.conf import load
 from jobqueue.conf.task_spec import NO_OPTIONS, TaskSpec
 from jobqueue.context.job_context import JobContext
@@ -36,7 +37,6 @@ from jobqueue.exceptions import (
 from jobqueue.failures import FailureCause, describe, is_permanent, summary
 from jobqueue.gates import declared
 from jobqueue.log_format import one_line
-from jobqueue.payload import JSON, readable
 from jobqueue.producer.life import after_run, continues, first_due
 from jobqueue.requested import Requested, requested_by
 from jobqueue.signals import RunOutcome

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from jobqueue.base.payload import readable as readable_payload
 from jobqueue.exceptions import BatchErrors, PayloadError, ResultError
-from jobqueue.payload import readable as readable_payload
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks import registry
 from jobqueue.transitions import Lease

@@ -17,12 +17,12 @@ from django.conf import settings
 from django.dispatch import Signal
 from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
-from jobqueue.compat import AnyTask, TaskError, TaskResultStatus, only_logs, signals
+from jobqueue.base.compat import AnyTask, TaskError, TaskResultStatus, only_logs, signals
+from jobqueue.base.payload import decode
 from jobqueue.exceptions import SoftTimeout
 from jobqueue.failures import describe, dotted_path, project_trace, summary
 from jobqueue.log_format import WithoutLogger, one_line
 from jobqueue.masking import mask_text
-from jobqueue.payload import decode
 from jobqueue.requested import REQUESTED_ENDS
 from jobqueue.signals import RunOutcome
 from jobqueue.tasks.results import JobTaskResult, backend_of, started_result

@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jobqueue.base.validation import check_queue
 from jobqueue.exceptions import InvalidType, InvalidValue
 from jobqueue.maintenance.worker_rows import was_cut
 from jobqueue.transitions.claiming.candidates import BENCH_QUEUE, Head
 from jobqueue.transitions.claiming.queue_memory import Queues
-from jobqueue.validation import check_queue
 
 WEIGHT_MAX = 1000
 

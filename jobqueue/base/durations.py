@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from jobqueue.base.validation import SECONDS_MAX, check_seconds
 from jobqueue.exceptions import InvalidType, InvalidValue
-from jobqueue.validation import SECONDS_MAX, check_seconds
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(\d*)(s|m|h|d)", re.ASCII)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from jobqueue.base.validation import shown
 from jobqueue.exceptions import MissingKey, PayloadError, PayloadTooLarge
-from jobqueue.validation import shown
 
 JSON: TypeAlias = Any
 

@@ -1,0 +1,1 @@
+"""What all rooms use: checks of arguments, durations, the JSON codec, and the two Djangos. No database."""
