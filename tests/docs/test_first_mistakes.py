@@ -45,12 +45,14 @@ class Newcomer(Reader):
         for at in begun[:2]:
             self.take(blocks[at])
             self.take(blocks[at + 1])
-        self.clean, self.may_fail, self.first_job_seconds = folder / "clean", True, 1
+        self.clean, self.may_fail = folder / "clean", True
         shutil.copytree(self.folder, self.clean)
 
     def begin(self, number):
         """Undo what the mistake before has changed in files. The database and an open Python shell stay."""
         self.number = number
+        # A process of the fork server has our models, also where the app is not installed.
+        self.first_job_seconds = 0 if number == 1 else 1
         if self.typed:
             return
         self.end()
