@@ -57,7 +57,8 @@ def test_a_job_that_ignores_the_request_is_ended_with_its_stack_and_the_others_r
     wait_until(lambda: {state(one) for one in beside} == {"DONE"}, what="the end of the jobs beside it")
     assert Job.objects.filter(pk__in=beside, attempts=0, crashes=0).count() == 2
     assert JobAttempt.objects.count() == 1
-    assert f"killed because job {job_id} was canceled" in Worker.objects.order_by("pk").first().stop_reason
+    told = Worker.objects.filter(stop_reason__contains=f"killed because job {job_id} was canceled")
+    wait_until(told.exists, what="the reason in the row of the process")
     assert "ended unexpectedly" not in group.text()
     group.signal(signal.SIGTERM)
     assert group.wait() == 0
