@@ -124,7 +124,6 @@ def test_a_job_without_dedupe_key_is_opened_although_its_neighbour_lost_a_race(m
     held = enqueue("q", 0, dedupe_key="d")
     # As if that had been committed between the look and the INSERT.
     monkeypatch.setattr(dedupe, "holders", lambda *_, **__: dedupe.Holders())
-    monkeypatch.setattr(dedupe, "holder", lambda *_, **__: held)
     _, second = enqueue_many("q", [1, 2], ordering_key="k", dedupe_keys=["d", None])
     assert set(claimed()) == {held, second}
 
