@@ -158,3 +158,10 @@ def test_however_slow_its_passes_are_a_claim_makes_a_large_one(limited, claimer,
     passes.clear()
     assert take(claimer, 1) == []
     assert passes == [1, 10]
+
+
+def test_behind_an_expired_job_those_with_limits_keep_their_order(limited):
+    first, _ = make_job(priority=3), make_job(priority=2, expires_at=now() - timedelta(hours=1))
+    (second,) = add(1, limited(concurrency_limit=1).using(priority=1))
+    make_jobs(1)
+    assert [lease.job_id for lease in claim("q", 2, worker="w")] == [first, second]

@@ -125,8 +125,8 @@ class Claimer:
             make_room(queue, self._using)
             self._queues[queue].has_gate = True
         try:
-            for _ in range(PASSES_MAX):
-                plan = self._plan(call, look, head)
+            for passes in range(PASSES_MAX):
+                plan = self._plan(call, look, head, is_first=not passes)
                 # From its commit on the jobs are leased to this worker, whether the answer arrives or not.
                 if isinstance(plan, OneStatement):
                     take = partial(update_returning, plan)
@@ -169,15 +169,18 @@ class Claimer:
         )
         return memory.full
 
-    def _plan(self, call: _Call, look: int, head: Head | None) -> OneStatement | LockAndStamp:
-        """The cheapest plan that may be used now. It checks no job while none of the queue seems to have a limit."""
+    def _plan(self, call: _Call, look: int, head: Head | None, *, is_first: bool) -> OneStatement | LockAndStamp:
+        """The cheapest plan that may be used now. It checks no job while none of the queue seems to have a limit.
+
+        A further pass may look at more jobs than it takes: those that it left alone could be in front of others.
+        """
         queue, limits, memory, using = call.queue, call.limits, self._queues[call.queue], self._using
         what = (queue, call.wanted, look, self._worker, call.seconds, using)
         paced = None if call.paced_max is None else max(0, call.paced_max - len(call.leases))
         aged, in_one = aged_look_is_due(queue, using=using), vendor(using).has_update_returning and limits.none
         seen = head if head is not None and head.level is not None else None
         limited = limited_tasks(queue, call.known)
-        if call.known.breakers or (limited and memory.checks_limits(in_one=in_one)):
+        if call.known.breakers or (limited and (not is_first or memory.checks_limits(in_one=in_one))):
             return CheckEachJob(*what, Beginning(seen), limits=limits, paced_max=paced, aged=aged, known=call.known)
         begin = memory.beginning(seen, with_cursor=call.limit >= CURSOR_BATCH)
         if in_one and look == call.wanted and not aged:
