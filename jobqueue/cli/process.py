@@ -1,10 +1,12 @@
-"""What a command sets up that runs as a process of its own: standard streams, log lines, a pid file."""
+"""What a command sets up that runs as a process of its own: standard streams, signals, log lines, a pid file."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +36,40 @@ def open_missing_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+class StopFlag:
+    """A threading.Event whose set() may be called in a signal handler.
+
+    Event.set() takes a lock. If the signal has interrupted wait() while it held that lock, set() waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wakes = threading.Lock()
+        self._wakes.acquire()
+
+    def is_set(self) -> bool:
+        """Whether set() was called."""
+        return self._is_set
+
+    def set(self) -> None:
+        """End the current wait() and all later ones."""
+        self._is_set = True
+        # It is released already.
+        with suppress(RuntimeError):
+            self._wakes.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Return is_set() as soon as it is True, or after `seconds`."""
+        if not self._is_set and self._wakes.acquire(timeout=seconds):
+            self.set()  # for other threads that wait
+        return self._is_set
+
+    def catch_signals(self) -> None:
+        """Let SIGTERM and SIGINT set it from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.set())
 
 
 class LogHandler(logging.StreamHandler[TextIO]):

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from threading import Event as Flag
+from typing import Protocol
 
 from django.db import Error, connections
 
@@ -101,6 +101,14 @@ class Relay:
 
 class DatabaseUnreachable(Exception):
     """The database was unreachable for longer than db_retry_seconds."""
+
+
+class Flag(Protocol):
+    """What a relay asks whether it is to stop; a threading.Event is one."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, seconds: float, /) -> bool: ...
 
 
 def run(

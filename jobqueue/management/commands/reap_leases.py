@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from argparse import ArgumentParser
 from collections import Counter
 from typing import Any
@@ -15,6 +13,7 @@ from django.db import Error, connections
 from jobqueue.cli.arguments import NO_DATABASE, add_database, add_json, count, database_of, duration, unreadable
 from jobqueue.cli.explain import tell_waits
 from jobqueue.cli.output import Result, show
+from jobqueue.cli.process import StopFlag
 from jobqueue.conf import load
 from jobqueue.db.time_limit import lock_limit
 from jobqueue.exceptions import DatabaseBusy
@@ -58,11 +57,10 @@ class Command(BaseCommand):
         add_database(parser)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        stop = threading.Event()
+        stop = StopFlag()
         using = database_of(given)
         if given["interval"] is not None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stop.set())
+            stop.catch_signals()
         self._chores = Chores(using)
         # One that others keep locked must not stop what is reaped in the next pass.
         with lock_limit(using=using), recorder.recording(using) as stats:
@@ -71,7 +69,7 @@ class Command(BaseCommand):
             self._chores.alarm_watch.wait(ALARM_SECONDS)
         self._chores.alarm_watch.end(END_SECONDS)
 
-    def _repeat(self, using: str, given: dict[str, Any], stop: threading.Event, stats: recorder.Recorder) -> None:
+    def _repeat(self, using: str, given: dict[str, Any], stop: StopFlag, stats: recorder.Recorder) -> None:
         while True:
             try:
                 self._count(using, given) if given["dry_run"] else self._pass(using, given, stats)

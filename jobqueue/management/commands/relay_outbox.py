@@ -13,7 +13,6 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
-from threading import Event
 from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
@@ -34,7 +33,7 @@ from jobqueue.cli.arguments import (
     unreadable,
 )
 from jobqueue.cli.output import Result, show
-from jobqueue.cli.process import open_missing_streams, set_up_logging
+from jobqueue.cli.process import StopFlag, open_missing_streams, set_up_logging
 from jobqueue.conf import load
 from jobqueue.db.retry import retry_transient
 from jobqueue.db.time_limit import Watchdog, watched
@@ -94,7 +93,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         open_missing_streams()
-        stop = Event()
+        stop = StopFlag()
         using = database_of(given)
         try:
             relay = Relay(
@@ -133,7 +132,7 @@ class Command(BaseCommand):
         finally:
             relay.close()
 
-    def _run(self, relay: Relay, stop: Event, given: dict[str, Any]) -> None:
+    def _run(self, relay: Relay, stop: StopFlag, given: dict[str, Any]) -> None:
         written: dict[str, int] | None = None
         self._unrouted(relay, log=True)
 
@@ -165,9 +164,8 @@ class Command(BaseCommand):
             return relay.unrouted(log=log)
         return []
 
-    def _catch_signals(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+    def _catch_signals(self, stop: StopFlag, relay: Relay, shutdown_seconds: float) -> None:
+        stop.catch_signals()
         signal.signal(signal.SIGUSR1, lambda *_: logger.warning("delivered so far: %s", _counts(relay)))
         # Closing the terminal must not kill this process while it holds leases on events.
         signal.signal(signal.SIGHUP, lambda *_: logger.warning("SIGHUP: this process has no children to replace"))
@@ -184,7 +182,7 @@ class Command(BaseCommand):
             else:
                 faulthandler.cancel_dump_traceback_later()
 
-    def _replace(self, stop: Event, thread: int) -> None:
+    def _replace(self, stop: StopFlag, thread: int) -> None:
         """Restart the process under the same id, because the thread of an abandoned delivery may hang for ever."""
         if not self._is_process:
             interrupt(thread)
@@ -214,7 +212,7 @@ def _counts(relay: Relay) -> str:
 class Shutdown:
     """Handles signals, also while the main thread hangs in a delivery."""
 
-    def __init__(self, stop: Event, relay: Relay, shutdown_seconds: float) -> None:
+    def __init__(self, stop: StopFlag, relay: Relay, shutdown_seconds: float) -> None:
         self._stop, self._relay, self._shutdown_seconds = stop, relay, shutdown_seconds
         self._signaled = False
 

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from argparse import ArgumentParser
@@ -40,9 +39,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         if problem := port.problem(given["port"]):
             raise CommandError(problem)
-        stop = threading.Event()
+        # No threading.Event: set() in a signal handler waits for ever if the signal has interrupted wait().
+        stopped: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda number, _: stopped.append(number))
         call_command("migrate", verbosity=0)
         password = make_superuser()
         jobs = replace_samples()
@@ -50,13 +50,13 @@ class Command(BaseCommand):
         address = f"{port.HOST}:{given['port']}"
         running = [_start("runworker", "--no-reload"), _start("runserver", address, "--noreload", quiet=True)]
         try:
-            if _answers(int(given["port"]), running, stop):
+            if _answers(int(given["port"]), running, stopped):
                 self._say(address, password, jobs)
-            while not stop.wait(LOOK_SECONDS) and _all_run(running):
-                pass
+            while not stopped and _all_run(running):
+                time.sleep(LOOK_SECONDS)
         finally:
             _stop(running)
-        if not stop.is_set():
+        if not stopped:
             raise CommandError("The worker or the site ended by itself, so both were stopped; the reason stands above.")
 
     def _say(self, address: str, password: str, jobs: int) -> None:
@@ -91,10 +91,11 @@ def _all_run(running: Processes) -> bool:
     return all(process.poll() is None for process in running)
 
 
-def _answers(number: int, running: Processes, stop: threading.Event) -> bool:
+def _answers(number: int, running: Processes, stopped: list[int]) -> bool:
     """Whether the site answers; False if it ended, was stopped, or takes too long."""
     until = time.monotonic() + START_SECONDS
-    while _all_run(running) and time.monotonic() < until and not stop.wait(LOOK_SECONDS):
+    while _all_run(running) and time.monotonic() < until and not stopped:
+        time.sleep(LOOK_SECONDS)
         with socket.socket() as probe:
             if probe.connect_ex((port.HOST, number)) == 0:
                 return True

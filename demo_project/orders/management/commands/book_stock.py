@@ -1,7 +1,7 @@
 """python manage.py book_stock: run the warehouse until SIGTERM, then until its mailbox is empty."""
 
 import signal
-import threading
+import time
 from contextlib import closing
 from typing import Any
 
@@ -19,14 +19,15 @@ class Command(BaseCommand):
     help = "Book stock for each order that arrives by e-mail, or by RabbitMQ with BROKER_URL. SIGTERM ends it."
 
     def handle(self, *args: Any, **given: Any) -> None:
-        stop = threading.Event()
+        # No threading.Event: set() in a signal handler waits for ever if the signal has interrupted wait().
+        stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda number, _: stopped.append(number))
         booked = repeats = 0
         with closing(open_mailbox()) as mailbox:
             last_round = False
             while not last_round:
-                last_round = stop.is_set()
+                last_round = bool(stopped)
                 for message in mailbox.receive():
                     # After the signal, messages may still be on their way.
                     last_round = False
@@ -35,6 +36,6 @@ class Command(BaseCommand):
                     else:
                         repeats += 1
                 if not last_round:
-                    stop.wait(LOOK_SECONDS)
+                    time.sleep(LOOK_SECONDS)
         if given["verbosity"] > 0:
             self.stdout.write(f"{booked} orders booked, {repeats} repeated messages dropped")
