@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -25,6 +26,7 @@ from jobqueue.exceptions import NotSupported
 from jobqueue.lockstats.recorder import COUNTER_NAMES, TRANSACTION, Counters
 from jobqueue.models import LockFinding, LockRow, LockStat
 
+logger = logging.getLogger("jobqueue.locks")
 T = TypeVar("T")
 
 NOTHING = "-"
@@ -163,9 +165,20 @@ def read_server_counts(*, using: str, limit: int = 100) -> ServerCounts:
 
 
 def read_waits(*, using: str, limit: int = 20) -> list[LockWait]:
-    """The waits for locks that go on now, the longest first; [] where the server does not tell them."""
+    """The waits for locks that go on now, the longest first; [] where the server does not tell them.
+
+    An error, such as that the server took too long to answer, is logged: the waits are then not known.
+    """
     server, connection = vendor(using).diagnostics, connections[using]
-    return _ask(lambda: server.waits(connection, limit), using, []) or []
+
+    def waits() -> list[LockWait]:
+        try:
+            return server.waits(connection, limit)
+        except Error as error:
+            logger.warning("the waits for locks could not be read, so they are not shown: %s", error)
+            raise
+
+    return _ask(waits, using, []) or []
 
 
 def read_findings(kind: LockFinding.Kind, *, limit: int, using: str) -> QuerySet[LockFinding]:

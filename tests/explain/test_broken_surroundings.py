@@ -126,7 +126,7 @@ def got_through(lease):
 @committed
 @pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no row locks")
 class TestARowLock:
-    def test_is_told_with_the_connection_that_holds_it_and_what_it_ran(self, worker, monkeypatch):
+    def test_is_told_with_the_connection_that_holds_it_and_what_it_ran(self, worker, monkeypatch, caplog):
         # Less than an ack waits for a lock before it tries again.
         monkeypatch.setattr(row_locks, "WAIT_SECONDS", 0.2)
         worker("w")
@@ -136,7 +136,11 @@ class TestARowLock:
         with locked(lease.job_id) as number:
             thread.start()
             told = []
-            wait_until(lambda: self.is_first(told), what=lambda: f"a long wait as the first of {codes(told[-1])}")
+            wait_until(
+                lambda: self.is_first(told) or not thread.is_alive(),
+                what=lambda: f"a long wait as the first of {codes(told[-1])}; the log: {caplog.text}",
+            )
+            assert thread.is_alive(), "the ack has ended, though its row is locked"
             one = first(told[-1], "row_lock")
         thread.join()
         assert one.evidence["blocking"] == number
@@ -149,6 +153,14 @@ class TestARowLock:
         assert Job.objects.get().status == Job.Status.DONE
         let_lists_expire()
         assert "row_lock" not in codes(checked(explain_backlog()))
+
+    def test_that_cannot_be_looked_for_is_told_in_the_log(self, monkeypatch, caplog):
+        def waits(_connection, _limit):
+            raise DatabaseError("maximum statement execution time exceeded")
+
+        monkeypatch.setattr(vendor("default").diagnostics, "waits", waits)
+        assert row_locks.row_locks("default") == []
+        assert "the waits for locks could not be read, so they are not shown: maximum" in caplog.text
 
     def test_that_makes_nobody_wait_is_no_reason(self, worker):
         worker("w")
