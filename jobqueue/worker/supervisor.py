@@ -79,8 +79,10 @@ class MonitorProcess:
     def ended(self, code: int) -> None:
         """Record that it exited with `code`, or -signal. Sets `status` if no other monitor will be started."""
         self.pid, self._stopped_at = 0, None
-        if not self._header.ready:
-            self.status = code if code > 0 else 1
+        if code < 0 and not self._header.ready:
+            logger.error("the monitor process was ended by signal %d before it was ready; starting another", -code)
+        elif not self._header.ready:
+            self.status = code or 1
         elif self._out_of_time or code == CONNECTION_LOST:
             logger.error("the database was unreachable for longer than --db-retry; leaving")
             self.status = CONNECTION_LOST

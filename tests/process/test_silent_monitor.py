@@ -1,5 +1,6 @@
 """A monitor whose connection hangs is replaced, and children do not rely on one that does nothing."""
 
+import os
 import signal
 import time
 from datetime import timedelta
@@ -13,7 +14,7 @@ from tests.app import tasks
 from tests.factories import job, now, state
 from tests.marks import committed, finding
 from tests.patience import patient, wait_until
-from tests.process.probe import free_port, starts, turns_of
+from tests.process.probe import free_port, monitor_of, starts, turns_of
 from tests.proofs.test_probes import get
 from tests.settings import VENDOR
 
@@ -42,6 +43,21 @@ def test_a_monitor_whose_connection_hangs_is_replaced_before_the_leases_of_its_c
     gate.touch()
     wait_until(lambda: state(job_id) == "DONE", what="the end of the job")
     assert (job(job_id).fence, job(job_id).attempts, len(evidence.read("start"))) == (1, 0, 1)
+
+
+@pytest.mark.skipif(VENDOR == "sqlite", reason="SQLite has no connection that could hang")
+def test_a_monitor_that_is_killed_before_it_was_ready_is_replaced(start, proxied):
+    proxy, through = proxied
+    proxy.deaf.set()
+    group = start("runworker", **through)
+    group.causes(proxy.holed, "no connection")
+    os.kill(monitor_of(group), signal.SIGKILL)
+    proxy.deaf.clear()
+    group.prints("the monitor process was ended by signal 9 before it was ready; starting another")
+    job_id = tasks.add.enqueue(1, 2).id
+    wait_until(lambda: state(job_id) == "DONE", what="the end of a job")
+    group.signal(signal.SIGTERM)
+    assert group.wait() == 0
 
 
 @finding("A5")
