@@ -52,7 +52,6 @@ from jobqueue.worker.shared.processes import Forker, print_at_sigquit
 from jobqueue.worker.shared.scoreboard import (
     CANCEL,
     LOST,
-    OVERTIME,
     Exit,
     Hold,
     LeaseSlot,
@@ -95,7 +94,7 @@ def run_alone(job_id: int | str, *, using: str) -> Job.Status | None:
     logger.info("job %d runs alone in process %d", lease.job_id, slot.pid)
     status = _wait(lease, scoreboard, settings.renew_seconds)
     problem: JobQueueError = JobLost(f"its process {death(status)} while it ran alone")
-    if scoreboard.lease_slots[0][0].flags & OVERTIME:
+    if slot.overtime:
         problem = HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
     if held(lease).exists():
         # The process has not written the end of the job.

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from jobqueue.worker.monitor import stopping
-from jobqueue.worker.shared.scoreboard import KILLED, OVERTIME, Hold, Scoreboard, Winding
+from jobqueue.worker.shared.scoreboard import KILLED, Hold, Scoreboard, Winding
 from tests.clocks import Clock
 
 LATE, INNOCENT = 1, 2
@@ -56,14 +56,22 @@ def test_a_job_that_is_alone_is_ended_at_once(child):
     lease_slot = child.run(0, LATE, 1.0)
     assert child.looks(1) == 0
     assert child.looks(0.25) == 1
-    assert lease_slot.flags == 0, "the place is filled anew"
+    assert lease_slot.overtime == 0, "the place is filled anew"
 
 
 def test_only_jobs_that_are_late_are_charged(child, monkeypatch):
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     late, other = child.run(0, LATE, 1.0), child.run(1, INNOCENT)
     child.looks(7)
-    assert [late.flags, other.flags] == [OVERTIME, 0]
+    assert [late.overtime, other.overtime, child.slot.overtime] == [LATE, 0, 1]
+
+
+def test_a_job_that_gets_the_place_of_a_late_one_meanwhile_is_not_charged(child, monkeypatch):
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    monkeypatch.setattr(child.watch, "_is_over", lambda *_: child.run(0, INNOCENT))
+    lease_slot = child.run(0, LATE, 1.0)
+    child.looks(2)
+    assert (lease_slot.job_id, lease_slot.overtime, child.slot.overtime) == (INNOCENT, LATE, 1)
 
 
 def test_others_have_some_seconds_to_end_and_more_with_each_time(child):
@@ -197,4 +205,4 @@ class TestCanceledJobs:
         late = child.run(1, LATE, 0.1)
         lease_slot = self.cancel(child, 0, 3600.0)
         child.looks(7)
-        assert [lease_slot.flags, late.flags] == [0, OVERTIME]
+        assert [lease_slot.overtime, late.overtime] == [0, LATE]

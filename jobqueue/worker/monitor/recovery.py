@@ -25,7 +25,7 @@ from jobqueue.transitions import Lease
 from jobqueue.transitions.killing import end_killed
 from jobqueue.transitions.leases import free_of
 from jobqueue.transitions.releasing import end_as_requested, hold_many
-from jobqueue.worker.shared.scoreboard import KILLED, OVERTIME, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
+from jobqueue.worker.shared.scoreboard import KILLED, Hold, LeaseSlot, ProcessSlot, Scoreboard, State
 from jobqueue.worker.shared.worker_options import Options
 
 logger = logging.getLogger("jobqueue.worker")
@@ -89,8 +89,8 @@ class Recovery:
         killed = self._end_killed(index, holds)
         ran = [] if slot.blameless else holds.pop(Hold.RUNNING)
         problem: JobQueueError = JobLost(f"its worker process {name} {how} while it ran")
-        if late := [lease for lease in ran if in_hand[lease.job_id, lease.fence].flags & OVERTIME]:
-            # These caused the kill: the other jobs run again without a charge.
+        if slot.overtime:  # the other jobs run again without a charge
+            late = [lease for lease in ran if in_hand[lease.job_id, lease.fence].overtime == lease.job_id]
             holds[Hold.OVER] += [lease for lease in ran if lease not in late]
             ran, problem = late, HardTimeout("it ran for longer than its hard_timeout_seconds; its process was killed")
         for lease in ran:

@@ -18,7 +18,6 @@ from jobqueue.worker.shared.scoreboard import (
     CANCEL,
     KILLED,
     LOST,
-    OVERTIME,
     Hold,
     LeaseSlot,
     ProcessSlot,
@@ -135,7 +134,8 @@ class Overtime:
         for index in children:
             slot = self._scoreboard.slots[index]
             running = [one for one in self._scoreboard.lease_slots[index] if one.hold == Hold.RUNNING]
-            late = [one for one in running if 0 < one.hard_until < now]
+            # The number first: the child may give the slot to another job, whose limit is then read.
+            late = {job_id: one for one in running if (job_id := one.job_id) and 0 < one.hard_until < now}
             kills = self._kills.get(index, {})
             canceled = [one for one in running if kills.get((one.job_id, one.fence), math.inf) < math.inf]
             left = min((kills[one.job_id, one.fence] - now for one in canceled), default=math.inf)
@@ -150,7 +150,7 @@ class Overtime:
             if left <= STACK_SECONDS and self._is_told(index, now) and left <= 0:
                 self._kill_canceled(index, canceled, running)
                 continue
-            others = {one.job_id for one in running} - {one.job_id for one in late}
+            others = {one.job_id for one in running} - late.keys()
             if late and self._is_over(now - self._since[index], others, slot):
                 self._kill(slot, late, others)
 
@@ -182,9 +182,10 @@ class Overtime:
         times = max((self._interrupted.get(job_id, 0) for job_id in others), default=0)
         return not others or waited_seconds >= min(GRACE_MAX_SECONDS, GRACE_SECONDS * 2 ** min(times, 20))
 
-    def _kill(self, slot: ProcessSlot, late: Sequence[LeaseSlot], others: set[int]) -> None:
-        for lease_slot in late:
-            lease_slot.flags |= OVERTIME
+    def _kill(self, slot: ProcessSlot, late: Mapping[int, LeaseSlot], others: set[int]) -> None:
+        slot.overtime = 1
+        for job_id, lease_slot in late.items():
+            lease_slot.overtime = job_id
         for job_id in others:
             self._interrupted[job_id] = self._interrupted.pop(job_id, 0) + 1
         while len(self._interrupted) > KNOWN_MAX:

@@ -82,7 +82,7 @@ class Hold(IntEnum):
     REQUESTED = 6  # its body requested an end, which is here and not yet in the database
 
 
-LOST, CANCEL, OVERTIME, KILLED = 1, 2, 4, 8
+LOST, CANCEL, KILLED = 1, 2, 4
 RESULT_BYTES, TOKEN_BYTES = 256, 16
 
 #: a count that continues when a child is replaced
@@ -102,6 +102,7 @@ class LeaseSlot(ctypes.Structure):
     lease_seconds: Seconds  # for how long each renewal extends it
     lease_until: Seconds  # the lease is certainly held until then
     hard_until: Seconds  # the hard limit; 0: none
+    overtime: Long  # the job that was beyond it when its process was killed; the slot may hold another one by then
     limited: Int  # 1: how many such jobs run at once is limited
     result_size: Int
     result: Annotated[Bytes, ctypes.c_ubyte * RESULT_BYTES]
@@ -112,6 +113,7 @@ class LeaseSlot(ctypes.Structure):
     def fill(self, job_id: int, fence: int, token: bytes, *, lease_seconds: float, lease_until: float) -> None:
         """Record a lease that waits for its run."""
         self.lease_seconds, self.lease_until, self.flags = lease_seconds, lease_until, 0
+        self.overtime = 0
         # Not ctypes.memmove(), which releases the interpreter lock: another thread would run, twice for each job.
         memoryview(self.token).cast("B")[:] = token.ljust(TOKEN_BYTES, b"\0")
         self.fence, self.job_id = fence, job_id
@@ -197,6 +199,7 @@ class ProcessSlot(RequestedCounts):
     paused: Int  # stopped by a signal: its leases are not renewed
     exit: Int
     blameless: Int  # killed by the worker: its jobs are given back, not charged
+    overtime: Int  # killed by the worker for jobs beyond their hard limit: only these are charged
     wait_status: Int
     winding: Int
     unlisted: Int  # 1: rows that it wrote at its start are gone, and it writes them again
