@@ -22,6 +22,7 @@ from jobqueue.models.group import PARENTS_GATE
 from jobqueue.models.job import ALONE_REASON, HELD_GATE, QUARANTINED
 from jobqueue.ordering import KEY_GATE, SCHEDULED
 from jobqueue.tasks import registry
+from jobqueue.transitions.killing import kill_at
 
 #: how the wait_reason of a job begins that a worker has parked because its code cannot run it: UnknownTask
 _PARKED = re.compile(
@@ -59,10 +60,18 @@ def running(job: ReadJob) -> Explanation:
     # Plain SQL may have written a lease that no driver can read.
     since = job.locked_at or job.updated_at
     lapsed, asked = job.lock_until is None or job.lock_until < job.now, job.cancel_requested_at is not None
+    killed_at = _kill_at(job) if asked else None
     facts = {"id": job.pk, "worker": job.locked_by, "time": span((job.now - since).total_seconds())}
     if lapsed:
         text = gettext("Job %(id)d was started %(time)s ago by %(worker)s, and its lease has expired.")
         step = gettext("A worker or reap_leases ends the lease within seconds: the job is then ready again, or ended.")
+    elif killed_at is not None:
+        text = gettext(
+            "Job %(id)d has been running for %(time)s in %(worker)s, and was asked to stop. If it has not stopped in "
+            "%(left)s, its process is killed."
+        )
+        facts["left"] = span(seconds_until(killed_at, job.now))
+        step = gettext("Wait: it stops when it looks at should_stop, runs to its end, or is killed then.")
     elif asked:
         text = gettext("Job %(id)d has been running for %(time)s in %(worker)s, and was asked to stop.")
         step = gettext("Wait: it stops when it looks at should_stop, or runs to its end.")
@@ -76,9 +85,16 @@ def running(job: ReadJob) -> Explanation:
         "lease_until": iso(job.lock_until),
         "lease_expired": lapsed,
         "cancel_requested": asked,
+        "kill_at": iso(killed_at),
         "attempt": job.attempt,
     }
     return Explanation("running", text % facts, evidence, step)
+
+
+def _kill_at(job: ReadJob) -> datetime | None:
+    # Not job.options: the row may be gone by now.
+    rows = Job.objects.using(job._state.db).filter(pk=job.pk)
+    return kill_at(rows.values_list("options", flat=True).first(), job.fence)
 
 
 def held(job: ReadJob) -> list[Explanation]:

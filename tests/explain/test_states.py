@@ -1,7 +1,8 @@
 """explain_job() of jobs whose own row tells: ended, running, delayed, parked, held, expired."""
 
 import dataclasses
-from datetime import timedelta
+import re
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import transaction
@@ -21,6 +22,7 @@ from tests.factories import (
     make_in_state,
     make_job,
     now,
+    seconds_from_now,
     set_columns,
     settle_run,
 )
@@ -97,7 +99,19 @@ class TestARunningJob:
     def test_says_that_it_was_asked_to_stop(self):
         job_id = make_in_state("PROCESSING")
         assert cancel(job_id)
-        assert "asked to stop" in of_job(job_id)[0].text
+        (one,) = of_job(job_id)
+        assert "asked to stop" in one.text
+        assert one.evidence["kill_at"] is None
+
+    def test_says_when_its_process_will_be_killed(self):
+        job_id = make_in_state("PROCESSING")
+        assert cancel(job_id, kill_after_seconds=600)
+        (one,) = of_job(job_id)
+        assert re.search(r"asked to stop\. If it has not stopped in (10m|9m 59s)", one.text), one.text
+        assert 590 < seconds_from_now(datetime.fromisoformat(one.evidence["kill_at"])) <= 600
+        set_columns(job_id, fence=job(job_id).fence + 1)
+        (one,) = of_job(job_id)
+        assert one.evidence["kill_at"] is None, "the request was for the run before"
 
     def test_says_that_its_lease_has_expired(self):
         job_id = make_in_state("PROCESSING")
