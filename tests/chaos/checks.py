@@ -58,7 +58,7 @@ def shown(job):
 
 
 def nothing_is_lost(e):
-    """What was committed is there, with its job, and what was rolled back is not."""
+    """Each committed intent has its row and its job; one that was rolled back has neither."""
     there = {intent.number for intent in e.intents}
     for line in e.of("committed"):
         # Numbers of members are in no row of their producer.

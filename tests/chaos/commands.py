@@ -32,7 +32,7 @@ class Command:
         self._began, self._expected, self._told, self._starts_at = time.monotonic(), {0}, None, None
 
     def killed(self):
-        """Its end by SIGKILL is meant."""
+        """Expect that it ends by SIGKILL."""
         self._expected = self._expected | {-signal.SIGKILL}
 
     def child_killed(self):

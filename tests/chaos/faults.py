@@ -57,6 +57,13 @@ def schedule(database, seed, seconds, outages=True):
     return [Fault(n, round(at, 2), kind, rng.random()) for n, (at, kind) in enumerate(zip(times, kinds, strict=True))]
 
 
+def kill_whole(program):
+    """kill -9 of a program with all its processes."""
+    program.killed()
+    with suppress(ProcessLookupError):
+        program.group.signal_all(signal.SIGKILL)
+
+
 def kill_child(trial, fault):
     """kill -9 of a child or monitor."""
     rng = fault.random
@@ -68,11 +75,7 @@ def kill_child(trial, fault):
 
 def kill_worker(trial, fault):
     """kill -9 of a supervisor with all its children."""
-    rng = fault.random
-    worker = rng.choice(trial.workers)
-    worker.killed()
-    with suppress(ProcessLookupError):
-        worker.group.signal_all(signal.SIGKILL)
+    kill_whole(fault.random.choice(trial.workers))
 
 
 def kill_supervisor(trial, fault):
@@ -84,10 +87,7 @@ def kill_supervisor(trial, fault):
 
 def kill_load(trial, fault):
     """kill -9 of a producer, a relay, a reaper or the operator."""
-    helper = fault.random.choice(trial.helpers)
-    helper.killed()
-    with suppress(ProcessLookupError):
-        helper.group.signal_all(signal.SIGKILL)
+    kill_whole(fault.random.choice(trial.helpers))
 
 
 def terminate(trial, fault):

@@ -161,7 +161,7 @@ class Trial:
         self._threads.append(thread)
 
     def ask(self, sql):
-        """The rows of a statement; none if the server is away or refuses."""
+        """The rows of a statement; none if the server does not run or refuses it."""
         try:
             with connection.cursor() as cursor:
                 cursor.execute(sql)
@@ -206,7 +206,7 @@ class Trial:
         self._aside(away)
 
     def freeze_server(self, seconds):
-        """Stop the server for so long, unless it is away."""
+        """Stop the server (SIGSTOP) for so many seconds, if it runs."""
 
         def frozen():
             with self._outage:

@@ -349,11 +349,11 @@ def test_a_wrong_node_is_refused_and_the_callers_transaction_goes_on(given, erro
 
 
 def test_a_node_of_another_workflow_is_an_unknown_parent():
-    started({"elsewhere": ()})
-    other = nodes.job("elsewhere").pk
+    started({"outside": ()})
+    other = nodes.job("outside").pk
     started(PAIR)
     top = run()
-    for one in (other, "elsewhere"):
+    for one in (other, "outside"):
         with pytest.raises(InvalidValue, match="unknown parent"):
             top.group.add(tasks.add, 3, 4, after=[one])
 
