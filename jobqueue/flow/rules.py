@@ -240,11 +240,11 @@ def check_place(queue: object, task: object = None, *, using: str) -> tuple[str,
 
 
 def _path_of(task: object) -> str:
-    path = task if isinstance(task, str) else getattr(task, "module_path", None) or check_text(task, "task")
+    path = check_text(task if isinstance(task, str) else getattr(task, "module_path", task), "task")
     if not path:
         raise InvalidValue("task is empty. Nothing was written; leave it out for the whole queue.")
     # Jobs that are stored under an alias obey the rule of the task.
-    return path_of(str(path))
+    return path_of(path)
 
 
 def change(verb: Verb, queue: str, task: str, using: str, write: Callable[[FlowRule], bool]) -> bool:

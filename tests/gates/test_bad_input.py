@@ -51,6 +51,8 @@ CALLS = {
     ),
     "empty task": (lambda: pause("q", task="", reason="r"), InvalidValue, "task"),
     "task of a number": (lambda: pause("q", task=7, reason="r"), InvalidType, "task"),
+    "task of a lone surrogate": (lambda: pause("q", task="\ud800", reason="r"), InvalidValue, "task"),
+    "task with NUL": (lambda: pause("q", task="a\0", reason="r"), InvalidValue, "task"),
     "task that is a function": (lambda: pause("q", task=make_job, reason="r"), InvalidType, "task"),
     "resume of an unknown task": (lambda: resume("q", task="app.no_such_task"), InvalidValue, "no_such_task"),
     "clear_limit of an unknown task": (lambda: clear_limit("q", task="app.no"), InvalidValue, "no"),
