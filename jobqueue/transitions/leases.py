@@ -58,12 +58,17 @@ class Lease(NamedTuple):
 
 
 def check_lease(lease: object) -> Lease:
-    """`lease` if it is one. Raises InvalidType."""
-    if isinstance(lease, Lease):
-        return lease
-    raise InvalidType(
-        f"a lease must be a Lease, as claim() returns it, got {type(lease).__name__}. Nothing was written."
-    )
+    """`lease` if it is one, with an id and a token of the right types. Raises InvalidType."""
+    if not isinstance(lease, Lease):
+        raise InvalidType(
+            f"a lease must be a Lease, as claim() returns it, got {type(lease).__name__}. Nothing was written."
+        )
+    if type(lease.job_id) is not int or type(lease.token) is not bytes:
+        raise InvalidType(
+            f"a lease has an int as job_id and bytes as token, got {type(lease.job_id).__name__} and "
+            f"{type(lease.token).__name__}. Nothing was written; keep both as claim() returned them."
+        )
+    return lease
 
 
 def check_leases(leases: object) -> list[Lease]:
@@ -73,8 +78,7 @@ def check_leases(leases: object) -> list[Lease]:
         raise InvalidType(f"leases must be a list of leases, got {type(leases).__name__}. Nothing was written.")
     found = list(leases)
     for lease in found:
-        if not isinstance(lease, Lease):
-            check_lease(lease)
+        check_lease(lease)
     return found
 
 

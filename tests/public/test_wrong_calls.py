@@ -1,6 +1,7 @@
 """A wrong argument is refused by an error of ours, in a sentence, and never by an AttributeError from inside."""
 
 import importlib
+from datetime import UTC, datetime
 
 import pytest
 from django.apps import apps
@@ -62,6 +63,17 @@ CALLS = {
     "run_task": (lambda: run_task(plain, 5), "a task is needed, got <function plain"),
     "an event": (lambda: retry_event("x"), "an event id is an int"),
 }
+
+
+@pytest.mark.parametrize("call", [transitions.ack, transitions.release, lambda lease: transitions.ack_many([lease])])
+@pytest.mark.parametrize("column", [{"token": "text"}, {"token": None}, {"job_id": "1"}, {"job_id": True}])
+def test_a_lease_that_was_not_kept_as_it_was_is_refused_in_words(call, column):
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    times = {"lock_until": at, "locked_at": at, "run_at": at, "created_at": at}
+    facts = {"queue": "q", "task": None, "max_attempts": 1, "worker": "w", "lease_seconds": 60.0, "using": "default"}
+    lease = transitions.Lease(job_id=1, token=b"t" * 16, fence=1, attempt=1, payload=1, **times, **facts)
+    with pytest.raises(InvalidType, match="a lease has an int as job_id and bytes as token, got"):
+        call(lease._replace(**column))
 
 
 @pytest.mark.parametrize(("call", "words"), CALLS.values(), ids=CALLS)
