@@ -1,6 +1,8 @@
 """monitor_dead, read_only and row_lock, each provoked for real; and none of them where all is well."""
 
+import sys
 import threading
+import traceback
 from datetime import timedelta
 
 import pytest
@@ -13,6 +15,7 @@ from jobqueue.db.clock import UtcNowPlus
 from jobqueue.doctor import Level, examine
 from jobqueue.exceptions import DatabaseBusy, JobQueueError
 from jobqueue.explain import explain_backlog, explain_job, row_locks
+from jobqueue.lockstats.report import read_server
 from jobqueue.maintenance.worker_rows import retire_silent
 from jobqueue.models import Job, Worker
 from jobqueue.transitions import ack, reap
@@ -138,7 +141,9 @@ class TestARowLock:
             told = []
             wait_until(
                 lambda: self.is_first(told) or not thread.is_alive(),
-                what=lambda: f"a long wait as the first of {codes(told[-1])}; the log: {caplog.text}",
+                what=lambda: (
+                    f"a long wait as the first of {codes(told[-1])}; {self.surroundings(thread)}; {caplog.text}"
+                ),
             )
             assert thread.is_alive(), "the ack has ended, though its row is locked"
             one = first(told[-1], "row_lock")
@@ -190,6 +195,12 @@ class TestARowLock:
         Worker.objects.update(heartbeat_at=now())
         told.append(checked(explain_backlog()))
         return codes(told[-1])[0] == "row_lock"
+
+    @staticmethod
+    def surroundings(thread):
+        """Where the thread with the ack stands, and what the server tells of waits."""
+        stack = "".join(traceback.format_stack(sys._current_frames()[thread.ident]))
+        return f"{stack}{read_server(using='default').waits}"
 
     @staticmethod
     def settle(lease):
