@@ -43,6 +43,16 @@ def write(session, row, note="it's secret"):
     return None
 
 
+def insert(session, row):
+    """Lock a row by inserting it; the error, if there was one."""
+    try:
+        with session.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {TABLE} VALUES ({row}, 'new')")
+    except Exception as error:
+        return error
+    return None
+
+
 def number_of(session):
     """The server's number of a session."""
     with session.cursor() as cursor:
@@ -51,11 +61,11 @@ def number_of(session):
 
 
 @contextmanager
-def one_waits():
-    """The first session holds row 1, and the second one waits for it until the end of the block; both."""
+def one_waits(lock=write, row=1):
+    """The first session has locked a row, and the second one waits for it until the end of the block; both."""
     with two_rows() as (holder, waiter):
-        assert write(holder, 1) is None
-        thread = threading.Thread(target=write, args=(waiter, 1))
+        assert lock(holder, row) is None
+        thread = threading.Thread(target=lock, args=(waiter, row))
         thread.start()
         try:
             wait_until(somebody_waits)

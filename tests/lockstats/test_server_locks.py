@@ -18,7 +18,7 @@ from jobqueue.lockstats.report import finding_lines, read_findings, read_server
 from jobqueue.maintenance import lock_watch
 from jobqueue.models import LockFinding, LockRow
 from tests.locks.helpers import expire
-from tests.locks.waiting import TABLE, deadlock, diagnostics, fresh, one_waits
+from tests.locks.waiting import TABLE, deadlock, diagnostics, fresh, insert, one_waits
 from tests.marks import committed
 from tests.patience import wait_until
 from tests.settings import VENDOR
@@ -65,6 +65,24 @@ def test_who_waits_for_whom_is_told_with_both_statements_and_without_values():
     # MariaDB tells the statement of a session that runs one, and only that.
     assert wait.blocking_statement.replace("`", "") == ("" if VENDOR == "mariadb" else spoken)
     assert (wait.blocking, wait.waiting) == (holder.number, waiter.number)
+
+
+@has_locks
+def test_who_has_inserted_a_row_is_told_as_its_holder():
+    # MySQL notes such a lock, once somebody waits for it, as one of the session that waits.
+    with one_waits(insert, 3) as (holder, waiter):
+        found = [(wait.blocking, wait.waiting) for wait in diagnostics().waits(fresh()) if wait.blocking_seconds]
+    assert found == [(holder.number, waiter.number)]
+
+
+@pytest.mark.skipif(VENDOR != "mysql", reason="only MySQL lists the locks of an idle transaction with their tables")
+def test_rows_that_a_session_has_inserted_are_among_its_locks_once_somebody_waits():
+    with one_waits(insert, 3) as (holder, waiter):
+        assert diagnostics().may_lock(fresh(), holder.number, TABLE)
+        assert [lock.key for lock in diagnostics().held(holder).locks if lock.table == TABLE and lock.key] == ["3"]
+        rows = diagnostics().row_holders(fresh(), {TABLE: ("id", [3])}, 0.0)
+    assert [(one.session, one.key) for one in rows if one.key == "3"] == [(holder.number, "3")]
+    assert waiter.number != holder.number
 
 
 @has_locks

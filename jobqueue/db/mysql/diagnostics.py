@@ -32,8 +32,16 @@ from jobqueue.exceptions import NotSupported
 QUOTES = "'\""
 
 _DENIED = {1044, 1142, 1143, 1227, 1370}
+# THREAD_ID of a record lock is the thread that has made the entry, which need not hold the lock: a session that waits
+# for an inserted row makes it for the one that has inserted the row, and purge moves locks of others. The lock on the
+# table is always made by its holder, so it tells whose transaction it is.
+_BLOCKING_THREAD = """COALESCE((
+  SELECT o.thread_id FROM performance_schema.data_locks o
+  WHERE o.engine_transaction_id = w.blocking_engine_transaction_id AND o.engine = w.engine AND o.lock_type = 'TABLE'
+  LIMIT 1
+), w.blocking_thread_id)"""
 # The waits come first in the join: without any, no lock is read. Two seconds at most, because an admin page waits.
-_WAITS = """
+_WAITS = f"""
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ w.requesting_engine_lock_id, rt.processlist_id, bt.processlist_id,
   COALESCE(rs.timer_wait, 0) / 1e12, r.object_schema = DATABASE(), r.object_schema, r.object_name, r.index_name,
   r.lock_mode, r.lock_data, COALESCE(rs.digest_text, rs.sql_text), COALESCE(bs.digest_text, bs.sql_text),
@@ -42,13 +50,13 @@ FROM performance_schema.data_lock_waits w
 STRAIGHT_JOIN performance_schema.data_locks r
   ON r.engine_lock_id = w.requesting_engine_lock_id AND r.engine = w.engine
 STRAIGHT_JOIN performance_schema.threads rt ON rt.thread_id = w.requesting_thread_id
-STRAIGHT_JOIN performance_schema.threads bt ON bt.thread_id = w.blocking_thread_id
+STRAIGHT_JOIN performance_schema.threads bt ON bt.thread_id = {_BLOCKING_THREAD}
 LEFT JOIN performance_schema.events_statements_current rs
   ON rs.thread_id = w.requesting_thread_id AND rs.nesting_event_level = 0
 LEFT JOIN performance_schema.events_statements_current bs
-  ON bs.thread_id = w.blocking_thread_id AND bs.nesting_event_level = 0
+  ON bs.thread_id = bt.thread_id AND bs.nesting_event_level = 0
 LEFT JOIN performance_schema.events_transactions_current bx
-  ON bx.thread_id = w.blocking_thread_id AND bx.state = 'ACTIVE'
+  ON bx.thread_id = bt.thread_id AND bx.state = 'ACTIVE'
 ORDER BY 4 DESC LIMIT %s
 """
 # Modes that exclude other sessions from a table or a name of GET_LOCK; the other modes are shared.
@@ -76,14 +84,19 @@ LEFT JOIN performance_schema.events_transactions_current bx
 WHERE p.lock_status = 'PENDING' AND bt.processlist_id IS NOT NULL
 ORDER BY 8 DESC LIMIT %s
 """
-_HELD = (
-    "SELECT IF(object_schema = DATABASE(), object_name, CONCAT(object_schema, '.', object_name)), index_name, "
-    "lock_type, lock_mode, lock_data FROM performance_schema.data_locks "
-    "WHERE engine = 'INNODB' AND thread_id = PS_CURRENT_THREAD_ID()"
-)
+_HELD = """
+SELECT DISTINCT IF(l.object_schema = DATABASE(), l.object_name, CONCAT(l.object_schema, '.', l.object_name)),
+  l.index_name, l.lock_type, l.lock_mode, l.lock_data
+FROM performance_schema.data_locks o
+STRAIGHT_JOIN performance_schema.data_locks l
+  ON l.engine_transaction_id = o.engine_transaction_id AND l.engine = o.engine
+WHERE o.engine = 'INNODB' AND o.thread_id = PS_CURRENT_THREAD_ID() AND o.lock_type = 'TABLE'
+"""
 _LOCKS_OF = """
 SELECT /*+ MAX_EXECUTION_TIME(2000) */ 1 FROM performance_schema.threads t
-STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = t.thread_id
+STRAIGHT_JOIN performance_schema.data_locks o ON o.thread_id = t.thread_id AND o.lock_type = 'TABLE'
+STRAIGHT_JOIN performance_schema.data_locks l
+  ON l.engine_transaction_id = o.engine_transaction_id AND l.engine = o.engine
 WHERE t.processlist_id = %s AND l.object_schema = DATABASE() AND l.object_name = %s AND l.lock_type = 'RECORD'
 LIMIT 1
 """
@@ -93,7 +106,9 @@ SELECT /*+ MAX_EXECUTION_TIME(2000) */ DISTINCT l.object_name, SUBSTRING_INDEX(l
   t.processlist_id, x.timer_wait / 1e12 AS age, COALESCE(s.digest_text, s.sql_text), t.processlist_command = 'Sleep'
 FROM performance_schema.events_transactions_current x
 STRAIGHT_JOIN performance_schema.threads t ON t.thread_id = x.thread_id
-STRAIGHT_JOIN performance_schema.data_locks l ON l.thread_id = x.thread_id
+STRAIGHT_JOIN performance_schema.data_locks o ON o.thread_id = x.thread_id AND o.lock_type = 'TABLE'
+STRAIGHT_JOIN performance_schema.data_locks l
+  ON l.engine_transaction_id = o.engine_transaction_id AND l.engine = o.engine
 LEFT JOIN performance_schema.events_statements_current s
   ON s.thread_id = x.thread_id AND s.nesting_event_level = 0
 WHERE x.state = 'ACTIVE' AND x.timer_wait >= %s AND t.processlist_id <> CONNECTION_ID()
