@@ -104,7 +104,7 @@ class DatabaseUnreachable(Exception):
 
 
 class Flag(Protocol):
-    """What a relay asks whether it is to stop; a threading.Event is one."""
+    """Tells a relay whether it is to stop, as a threading.Event does."""
 
     def is_set(self) -> bool: ...
 

@@ -44,7 +44,7 @@ class Producer:
         return self.random.choice((0.001, 0.005, 0.02, 0.08, 0.3)) * self.random.random()
 
     def intend(self, kind, number, result, key="", position=None):
-        """Write, in the transaction that enqueues the job, what the job is meant to do."""
+        """Write what the job is meant to do, in the transaction that enqueues it."""
         job = None if result is None else int(getattr(result, "id", result))
         Intent.objects.create(kind=kind, number=number, job=job, key=key, position=position)
 

@@ -39,7 +39,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **given: Any) -> None:
         if problem := port.problem(given["port"]):
             raise CommandError(problem)
-        # No threading.Event: set() in a signal handler waits for ever if the signal has interrupted wait().
+        # No threading.Event: its set() takes a lock. A signal that interrupts wait() may find this lock taken for ever.
         stopped: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))

@@ -19,7 +19,7 @@ class Command(BaseCommand):
     help = "Book stock for each order that arrives by e-mail, or by RabbitMQ with BROKER_URL. SIGTERM ends it."
 
     def handle(self, *args: Any, **given: Any) -> None:
-        # No threading.Event: set() in a signal handler waits for ever if the signal has interrupted wait().
+        # No threading.Event: its set() takes a lock. A signal that interrupts wait() may find this lock taken for ever.
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: stopped.append(number))
